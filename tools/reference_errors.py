@@ -19,6 +19,7 @@ ERRORS = {
     "UnsupportedVersionError": "Update Tailrace.",
     "UnknownTopicError": "Correct the name, or create the topic.",
     "OddFileError": "Move away the file that `path` names, or replace it by the right file.",
+    "ReplicationError": "Do what the event of the slave says.",
     "RawAppendError": "Let only the replication of a slave append; it compares the logs first.",
     "FatalStorageError": "End the process. Check the disk, then open the store. Recovery keeps all durable messages.",
     "LockLostError": "End the process. Find the program that deleted or replaced the lock file.",

@@ -303,6 +303,8 @@ class StoreConfig(_Config):
     broker_role: BrokerRole = _option(
         BrokerRole.ASYNC_MASTER, "Who appends to the log: clients of a master, or on a SLAVE only the replication from "
         "its master.", main=True)
+    ha_master_address: str = _option(
+        "", "HOST:PORT of the master's port for a SLAVE; empty: from name servers.")
     ha_listen_port: int = _option(
         0, "Port of a master for slaves, open if brokerRole or this port is set; 0: the broker's port + 1.",
         low=0, high=65_535)
@@ -581,7 +583,9 @@ class BrokerConfig(_Config):
 
     broker_cluster_name: str = _option("DefaultCluster", "Cluster that clients see.", main=True)
     broker_name: str = _option("broker-a", "Name that clients see.", main=True)
-    broker_id: int = _option(0, "0 is the master; there are no others.")
+    broker_id: int = _option(0, "0 is the master; a slave has a number above 0.", low=0)
+    slave_read_enable: bool = _option(
+        False, "Whether a slave serves pulls.")
     broker_ip1: str = _option("", "Address that clients get; empty: the listening one.", name="brokerIP1", main=True)
     broker_ip2: str = _option(
         "", "Address of the port for slaves; empty: brokerIP1.", name="brokerIP2")
@@ -790,10 +794,6 @@ class BrokerConfig(_Config):
         problems = _Config.validate(self)
         if not self.bind_address:
             problems.append("bindAddress is empty; say 0.0.0.0 for all addresses of this machine")
-        if self.broker_id != 0:
-            problems.append(
-                f"brokerId={self.broker_id}, and there is no replication: only a master, brokerId=0, is "
-        "served")
         return problems
 
 

@@ -15,6 +15,7 @@
     ├─ UnknownTopicError           a store or server has no topic of that name; with the most similar one
     ├─ OddFileError                not a regular file, or too large; an OSError as well
     ├─ MissingPackageError         an optional package is not installed; an ImportError as well
+    ├─ ReplicationError            a slave must not continue with its master; with kind and position
     ├─ RawAppendError              bytes of a master that do not continue the log of its slave
     ├─ FatalStorageError           a sync failed; the process must stop writing
     │  └─ LockLostError            the lock of the directory is lost; the process must stop writing
@@ -72,6 +73,7 @@ __all__ = [
     "RemotingError",
     "RemotingFrameError",
     "RemotingTimeoutError",
+    "ReplicationError",
     "RequestTimeoutError",
     "StoreClosedError",
     "StoreError",
@@ -223,6 +225,18 @@ class LockLostError(FatalStorageError):
 
 class RawAppendError(StoreError):
     """Bytes of a master that do not continue the log of its slave; the log is unchanged."""
+
+
+class ReplicationError(StoreError):
+    """A slave must not continue with its master until an operator has decided.
+
+    ``kind`` is a key of `tailrace.ha.slave.STOPS`. ``phy_offset`` is the position of the first different record of
+    logs that differ, else -1.
+    """
+
+    def __init__(self, kind: str, what: str, phy_offset: int = -1) -> None:
+        self.kind, self.phy_offset = kind, phy_offset
+        super().__init__(what)
 
 
 class MissingPackageError(StoreError, ImportError):

@@ -38,7 +38,6 @@ REASONS: Final[Mapping[str, str]] = {
            "authenticationEnabled and authorizationEnabled",
     "migrate": "no plain_acl.yml is read at a start; import it with `tailrace acl import plain_acl.yml`",
     "proxy": "connections to name servers do not use a proxy",
-    "replication": "a slave takes the address of its master from the name server",
     "acting": "no slave acts for its master: a promotion is a command",
     "duplication": "even in RocketMQ no message can be consumed until another program moves the confirm offset",
     "dledger": "there is no DLedger CommitLog",

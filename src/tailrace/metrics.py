@@ -406,6 +406,20 @@ REPLICATION_SENT: Final = _counter(
 REPLICATION_CLOSED: Final = _counter(
     "tailrace_slave_connections_closed_total", "Ended connections of slaves.", ("reason",),
     source="broker.replicas.closed")
+MASTER_CONNECTED: Final = _gauge(
+    "tailrace_master_connected", "1 while the master sends.", source="broker.slave.is_connected")
+MASTER_AHEAD: Final = _gauge(
+    "tailrace_master_ahead_bytes", "Bytes that this slave lacks.",
+    unit="bytes", source="broker.slave.lacking_bytes")
+MASTER_RECEIVED: Final = _counter(
+    "tailrace_master_received_bytes_total", "Bytes received from the master.", (),
+    source="broker.slave.received")
+SLAVE_STOPS: Final = _counter(
+    "tailrace_slave_stops_total", "Times that this slave stopped.", (),
+    source="broker.slave.stop_count")
+METADATA_FAILURES: Final = _counter(
+    "tailrace_metadata_copy_failures_total", "Parts that could not be copied.", (),
+    source="broker.slave.metadata_failures")
 LOOP_LAG: Final = Metric(
     name="tailrace_event_loop_lag", kind=MetricKind.HISTOGRAM, unit="seconds",
     description="How late a timer of the event loop ran, 50 times a second: so long no client was "

@@ -188,3 +188,42 @@ def test_a_slave_with_another_log_is_disconnected_and_named(reference, tmp_path)
             assert log_of(tmp_path / "slave" / "store")[:end] == log_of(tmp_path / "master" / "lost")[:end]
             until(lambda: "is another one" in text() or "it has no record at" in text(), seconds=120)
             assert pair.status()["inSyncSlaveNums"] == 0
+
+
+def test_a_slave_copies_topics_groups_offsets_and_timers(reference, tmp_path):
+    with Pair(reference, tmp_path, brokerRole="ASYNC_MASTER") as pair, pair.producer() as producer:
+        def table(address, code, member):
+            return json.loads(invoke(address, code).body)[member]
+
+        def topics(address):
+            return {name: (one["readQueueNums"], one["perm"]) for name, one in table(
+                address, 21, "topicConfigTable").items()}
+
+        master = pair.master.broker
+        producer.create_topic(TOPIC, queues=2)
+        for number in range(2001 - len(topics(master))):  # a Java client never asks for the last one of 2,001
+            producer.create_topic(f"topic{number:04}", queues=1)
+        assert len(topics(master)) == 2001
+        for number in range(10):
+            producer.send(Message(topic=TOPIC, body=b"%d" % number), queue_id=0)
+        with PullConsumer(broker=master, group="readers") as reader:
+            queue = min(reader.queues(TOPIC), key=lambda one: one.queue_id)
+            reader.commit(queue, 7)
+        due = producer.send(Message(topic=TOPIC, body=b"timer", delay="2s"), queue_id=1)
+        assert due.status == "SEND_OK"
+        pair.start_slave(timerWheelEnable="true")
+        until(pair.follows, seconds=120)
+        slave = pair.slave.address
+        until(lambda: topics(slave).keys() >= topics(master).keys(), seconds=150)
+        assert {name: one for name, one in topics(slave).items() if name in topics(master)} == topics(master)
+        until(lambda: table(slave, 43, "offsetTable").get(f"{TOPIC}@readers") == {"0": 7}, seconds=100)
+        groups = table(master, 201, "subscriptionGroupTable").keys()
+        until(lambda: table(slave, 201, "subscriptionGroupTable").keys() >= groups, seconds=100)
+
+        def read_time(address):
+            answer = invoke(address, 60)
+            assert answer.code == 0, answer.remark
+            return int.from_bytes(answer.body[:8], "big")
+
+        stored = read_time(master)
+        until(lambda: read_time(slave) >= stored > 0, seconds=60)

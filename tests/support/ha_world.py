@@ -37,13 +37,13 @@ def running(test):
 class Master:
     """A store whose log slaves may copy."""
 
-    def __init__(self, store, clock, compare=None):
+    def __init__(self, store, clock, compare=None, acceptor=None):
         self.store = store
         self.inner = store.inner
         self.replicas = Replicas(clock, self.inner)
         self.connections = 1
         self.sender = HaSender(
-            clock, self.inner, self.replicas, Acceptor(ServerLimits()), self.may_connect,
+            clock, self.inner, self.replicas, acceptor or Acceptor(ServerLimits()), self.may_connect,
             lambda read: asyncio.get_running_loop().run_in_executor(None, read), compare)
         self.address = None
         self.slaves = []
@@ -88,11 +88,11 @@ class Master:
 
 
 @contextlib.asynccontextmanager
-async def master(path, *, clock=None, services=True, compare=None, **settings):
+async def master(path, *, clock=None, services=True, compare=None, acceptor=None, **settings):
     store = MessageStore.open(
         path, config=StoreConfig(**{**SIZES, **settings}), broker_config=BrokerConfig(),
         parts=StoreParts(services=services, **({} if clock is None else {"clock": clock})))
-    made = Master(store, clock or SystemClock(), compare)
+    made = Master(store, clock or SystemClock(), compare, acceptor)
     made.address = await made.sender.start("127.0.0.1", 0)
 
     async def ticks():

@@ -66,9 +66,9 @@ def test_all_problems_are_said_together():
 
 
 def test_a_broker_configuration_is_checked_too():
-    assert problems(BrokerConfig, broker_id=1, broker_name="a\nb") == (
+    assert problems(BrokerConfig, broker_id=-1, broker_name="a\nb") == (
         r"brokerName=a\nb has a control character",
-        "brokerId=1, and there is no replication: only a master, brokerId=0, is served")
+        "brokerId=-1 is outside 0 to 9223372036854775807")
     assert problems(BrokerConfig, bind_address="") == (
         "bindAddress is empty; say 0.0.0.0 for all addresses of this machine",)
     assert problems(BrokerConfig, listen_port=65_536) == ("listenPort=65536 is outside 0 to 65535",)

@@ -61,7 +61,7 @@ def test_a_promise_that_is_not_kept_stops_the_start(name):
 
 def test_all_promises_are_in_one_sentence_and_values_on_one_line():
     with pytest.raises(ConfigError) as caught:
-        refuse_settings({"aclEnable": "true", "haMasterAddress": "h:1\n"}, [])
+        refuse_settings({"aclEnable": "true", "storeType": "x\n"}, [])
     assert str(caught.value).count("--ignore-setting") == 2
     assert "\n" not in str(caught.value)
 

@@ -53,6 +53,7 @@ from tailrace.broker.core.registration import (
 )
 from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.core.settings import RunningSettings, SettingsFile, settings_of
+from tailrace.broker.core.slave_refusals import SlaveRefusals
 from tailrace.broker.core.slaves import SlavePort, has_slave_port
 from tailrace.broker.lite.service import LiteTopics
 from tailrace.broker.messages.end_transaction import EndTransactionProcessor
@@ -74,7 +75,7 @@ from tailrace.broker.pop.service import PopConsumption
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
 from tailrace.broker.statistics.broker_stats import SAMPLE_MS
 from tailrace.broker.statistics.traffic import CountedArrivals
-from tailrace.config import BrokerConfig, FlushDiskType, NameServerConfig
+from tailrace.config import BrokerConfig, BrokerRole, FlushDiskType, NameServerConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem
@@ -84,7 +85,9 @@ from tailrace.errors import StoreError
 from tailrace.filters.consumer_filters import ConsumerFilterManager
 from tailrace.filters.message_filters import MessageFilters
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
+from tailrace.ha.metadata_copy import MetadataCopy, Tables
 from tailrace.ha.sender import TICK_S
+from tailrace.ha.slave import Slave
 from tailrace.logs import get_logger
 from tailrace.namesrv.name_server import KVConfigManager, NameServer
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -157,6 +160,8 @@ class BrokerController:
         """The open ports, while the broker is started."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._registration: Registration | None = None
+        self._slave: Slave | None = None
+        self._metadata: MetadataCopy | None = None
         self._slaves: SlavePort | None = None
         self._name_server: NameServer | None = None
         self._tls = tls
@@ -172,6 +177,7 @@ class BrokerController:
         self._broker = broker = self._context()
         subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.consumers)
         running = self._running_settings(auth, proven, subscriptions)
+        self._make_slave()
         self._durable, self._synced = (DurableAnswers(broker.loop, one) for one in (store.inner, OnDisk(store.inner)))
         durable, synced = self._waits()
         self._pull = PullMessageProcessor(broker, subscriptions)
@@ -201,6 +207,20 @@ class BrokerController:
         is_synced = self._store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         waits = is_synced or self._store.inner.replication.waits
         return self._durable if waits else None, self._synced if is_synced else None
+
+    def _make_slave(self) -> None:
+        broker, store, config = self._broker, self._store, self._config
+        if store.config.broker_role is not BrokerRole.SLAVE:
+            return
+        run = broker.executors.background.run
+        self._slave = broker.slave = Slave(
+            self._clock, store.inner, broker.outgoing(), run, cluster=config.broker_cluster_name,
+            broker_name=config.broker_name, ha_address=store.config.ha_master_address, namesrv=config.namesrv_addr)
+        self._metadata = MetadataCopy(
+            store.inner, Tables(
+                topics=broker.topics, groups=broker.groups, offsets=broker.offsets, modes=broker.state.modes,
+                timers=store.timer_services),
+            self._slave, broker.outgoing(), run)
 
     def _running_settings(
         self, auth: AuthConfig, topics: ProvenTopics, subscriptions: ProvenSubscriptions
@@ -316,16 +336,20 @@ class BrokerController:
             self._persist_offsets_later,
         )
         self._scheduler.every("ConsumerFilterPersist", FILTERS_MS, self._persist_filters_later)
-        self._pop.start(self._scheduler)
-        self._lite.start(self._scheduler, self._every)
+        if self._slave is None:  # on a slave only the replication appends
+            self._pop.start(self._scheduler)
+            self._lite.start(self._scheduler, self._every)
+            self._start_transactions()
         self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
         if self.audit.file is not None:
             self._every("audit log", AUDIT_S, self.audit.file.flush)
         self._every("mappings", PERIOD_S, self._cleaner.start_pass)
-        self._start_transactions()
         self._broker.loop_lag.start()
         self._register_elsewhere(listeners.namesrv_address, others)
+        if self._slave is not None and self._metadata is not None:
+            self._slave.start()
+            self._metadata.start()
 
     async def _serve_slaves(self, listeners: Listeners) -> None:
         """Open the port for slaves before its address goes to name servers."""
@@ -407,8 +431,13 @@ class BrokerController:
         self._pop.register(listeners.broker, listeners.vip)
         for server in filter(None, (listeners.broker, listeners.vip)):
             self._lite.register(server, pops=server is listeners.broker)
+            self._refuse_on_slave(server)
         if listeners.namesrv is not None:
             self._register_name_server(listeners.namesrv, listeners.namesrv_address)
+
+    def _refuse_on_slave(self, server: RemotingServer) -> None:
+        if self._slave is not None:
+            SlaveRefusals(reads=self._config.slave_read_enable).register(server)
 
     def _register_on(self, server: RemotingServer) -> None:
         server.on_close = self._client_gone
@@ -443,7 +472,7 @@ class BrokerController:
         """Register at ``others``, the name servers of ``namesrvAddr`` except ``own``, the one of this process."""
         if not others:
             return
-        self._registration = Registration(self._broker, others)
+        self._registration = Registration(self._broker, others, self._slave.set_master if self._slave else None)
         self._broker.registrations = self._registration.states
         self._registration.start()
         addresses = ";".join([own, *others] if own else others)
@@ -472,6 +501,7 @@ class BrokerController:
         self._pull_lane.register(server)
         self._pop.register(server, None)
         self._lite.register(server, pops=True)
+        self._refuse_on_slave(server)
         return server
 
     def for_users(self, via: str) -> RemotingServer:
@@ -494,6 +524,9 @@ class BrokerController:
             timer.cancel()
         self._broker.loop_lag.stop()
         self._store.set_message_arriving_listener(None)
+        if self._slave is not None and self._metadata is not None:
+            await self._metadata.stop()
+            await self._slave.stop()
         if self._registration is not None:
             await self._registration.stop()
         for server in self.servers:

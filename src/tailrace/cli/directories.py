@@ -228,6 +228,8 @@ def repair(
     seal_damage: Annotated[
         bool, typer.Option("--seal-damage", help="Write placeholder records over damaged records, so that a "
                            "Java broker does not end the log there.")] = False,
+    follow_master: Annotated[str, typer.Option(
+        metavar="HOST:PORT", help="Move what the master of this slave does not have to quarantine.")] = "",
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
@@ -238,6 +240,11 @@ def repair(
     """
     from tailrace.doctor.verify import repair_plan  # noqa: PLC0415
 
+    if follow_master:
+        if seal_damage:
+            raise usage("--follow-master and --seal-damage exclude each other")
+        _follow_master(store, follow_master, config, plan=plan, as_json=as_json)
+        return
     if not plan:
         _open_once("repair", store, config, as_json=as_json, rebuild=True, seal_damage=seal_damage)
         return
@@ -249,6 +256,24 @@ def repair(
         print_table([line["plan"] for line in lines])
     else:
         print_lines(lines)
+
+
+def _follow_master(store: Path, address: str, config: Path | None, *, plan: bool, as_json: bool) -> None:
+    """Make the log of a slave a prefix of its master's, and print what was done."""
+    from tailrace.env import OsFileSystem  # noqa: PLC0415
+    from tailrace.env.clock import SystemClock  # noqa: PLC0415
+    from tailrace.ha.slave_repair import follow_master  # noqa: PLC0415
+    from tailrace.remoting.client import RemotingClient  # noqa: PLC0415
+
+    warn_if_interpreted()
+    with errors():
+        values = read_properties(config)
+        broker = BrokerConfig.from_properties(values)
+        done = follow_master(
+            SystemClock(), OsFileSystem(), str(store.absolute()), StoreConfig.from_properties(values),
+            (broker.broker_cluster_name, broker.broker_name), RemotingClient, address, plan=plan)
+    show([{"physicalOffset": done.phy_offset, "cutBytes": done.cut_bytes, "masterEnd": done.master_end,
+           "changed": bool(done.cut_bytes) and not plan}], as_json=as_json)
 
 
 def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> None:

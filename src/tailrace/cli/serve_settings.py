@@ -150,11 +150,21 @@ def take_settings(
         taken(lambda: tls_config_of(values, _tls_file), TlsConfig()))
     if found.broker.metrics_needs_user and not found.auth.authentication_enabled and not problems:
         problems.append("metricsNeedsUser=true needs authenticationEnabled=true: without it there are no users")
-    if found.store.broker_role is BrokerRole.SLAVE:
-        problems.append("brokerRole=SLAVE: serve cannot be a slave yet")
+    problems += _role_problems(found)
     if problems:
         raise ConfigError(*problems)
     return found
+
+
+def _role_problems(found: Settings) -> list[str]:
+    """Return why role and number of the broker do not fit."""
+    role, number = found.store.broker_role, found.broker.broker_id
+    if role is not BrokerRole.SLAVE:
+        return [f"brokerId={number} needs brokerRole=SLAVE; a master has brokerId=0"] if number else []
+    problems = [] if number else ["brokerRole=SLAVE needs a brokerId above 0"]
+    if not found.broker.namesrv_addr:
+        problems.append("brokerRole=SLAVE needs namesrvAddr, where its master is registered")
+    return problems
 
 
 def set_by_hand(items: list[str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from tailrace.events.network import *
 from tailrace.events.node import *
 from tailrace.events.replication import *
 from tailrace.events.retention import *
+from tailrace.events.slave import *
 from tailrace.events.spark import *
 from tailrace.events.store import *
 from tailrace.events.timers import *

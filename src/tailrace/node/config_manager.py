@@ -15,14 +15,15 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import dataclasses
 import enum
 import errno
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
 from tailrace import events
 from tailrace.config import BrokerConfig, camel
@@ -98,7 +99,7 @@ def number_of(value: Any, default: int) -> int:
 class Draft(Generic[K, V]):
     """A table with changes that other callers do not see yet."""
 
-    __slots__ = ("_base", "_size", "changes", "gone", "puts")
+    __slots__ = ("_base", "_size", "changes", "gone", "puts", "version")
 
     def __init__(self, base: dict[K, V]) -> None:
         self._base = base
@@ -107,6 +108,8 @@ class Draft(Generic[K, V]):
         self.changes = 0
         """Number of calls that changed something."""
         self._size = len(base)
+        self.version: DataVersion | None = None
+        """The version after the changes, if it is not the next one."""
 
     def get(self, key: K) -> V | None:
         """Return the value of a key as it would be after the changes."""
@@ -251,6 +254,35 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         self.write_queued()
         return done.result()
 
+    def copy_from(self, value: Mapping[str, Any]) -> None:
+        """Replace the table and its version by those of a file of another broker; durable before they are visible.
+
+        Raises OSError or StoreError, and what a table of a wrong form raises; then nothing has changed.
+        """
+        members = dict(value)
+        version = DataVersion()
+        version.take(members.pop("dataVersion", None))
+        with self._lock:
+            other = copy.copy(self)
+            other._decode(members)
+            table = other._table
+
+            def edit(draft: Draft[K, V]) -> None:
+                for key in [key for key in self._table if key not in table]:
+                    draft.remove(key)
+                for key, found in table.items():
+                    if draft.get(key) != found:
+                        draft.put(key, found)
+                if version.to_json() != self.data_version.to_json():
+                    draft.touch()
+                draft.version = version
+
+            self._change_beside(edit, other)
+
+    def _change_beside(self, edit: Edit[K, V], other: Self) -> None:
+        """Apply a change of `copy_from`; a subclass also takes over what ``other`` has beside the table."""
+        self.change(edit)
+
     def submit(self, edit: Edit[K, V], also: Callable[[], None] | None = None) -> Future[Any]:
         """Queue a change for the next `write_queued`, which completes the future. Waits for nothing.
 
@@ -281,6 +313,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
                     self._next_version(version)
             if not batch:
                 return
+            version = draft.version or version
             try:
                 self._make_durable(draft, version, [change for change, _ in batch])
             except BaseException as error:  # raised in the callers that wait for the changes

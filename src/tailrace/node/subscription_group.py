@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.names import LMQ_PREFIX, SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP
-from tailrace.node.config_manager import NamedConfigManager, members_of
+from tailrace.node.config_manager import Draft, Edit, NamedConfigManager, members_of
 from tailrace.node.topic_config import PERM_READ
 
 __all__ = [
@@ -264,6 +264,20 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
             except BaseException:
                 self._forbidden = before
                 raise
+
+    def _change_beside(self, edit: Edit[str, SubscriptionGroupConfig], other: Self) -> None:
+        before, self._forbidden = self._forbidden, other._forbidden
+
+        def touched(draft: Draft[str, SubscriptionGroupConfig]) -> None:
+            edit(draft)
+            if before != other._forbidden:
+                draft.touch()
+
+        try:
+            self.change(touched)
+        except BaseException:
+            self._forbidden = before
+            raise
 
     def ensure_system_groups(self) -> None:
         """Create the groups that a broker has from its start, in one write."""

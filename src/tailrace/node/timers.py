@@ -113,7 +113,8 @@ class Timers:
 
     def start(self, scheduler: Scheduler) -> None:
         """Start the services."""
-        scheduler.every("ScheduleMessageService", self.schedule.wait_ms, self.schedule.step)
+        if not self._store.follows:  # the master delivers, and its offsets are copied
+            scheduler.every("ScheduleMessageService", self.schedule.wait_ms, self.schedule.step)
         scheduler.every(
             "DelayOffsetPersist", lambda: self._config.flush_delay_offset_interval,
             self.delay_offsets.persist_if_changed)

@@ -96,7 +96,9 @@ class DefaultMessageStore:
         self.config = config
         self._clock = clock
         self.flags = RunningFlags()
-        if config.broker_role is BrokerRole.SLAVE:
+        self.follows: Final = config.broker_role is BrokerRole.SLAVE
+        """True for the store of a slave."""
+        if self.follows:
             self.flags.set(FOLLOWS, FOLLOWS_REASON)
         self.syncs = SyncGuard(file_system, HINTS, partial(self.flags.set, NOT_WRITEABLE))
         file_system = self.file_system = self.syncs
@@ -352,6 +354,15 @@ class DefaultMessageStore:
         self.wake_flush()
         self._wake_readers()
         return until
+
+    def acknowledged_until(self) -> int:
+        """Return the position up to which a slave acknowledges: synced under SYNC_FLUSH, else the end of the log."""
+        queue = self.commit_log.queue
+        return queue.flushed_where if self.sync_flush else queue.max_offset
+
+    def behind_bytes(self) -> int:
+        """Return the number of bytes of the log that are not dispatched yet."""
+        return self.reput.behind_bytes()
 
     def put(
         self, message: MessageExtBrokerInner, *, though_full: bool = False

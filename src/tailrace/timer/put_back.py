@@ -64,6 +64,8 @@ _TODO, _BACK, _GONE, _KEPT = range(4)
 """States of a row: this step has to process it; a later step has to; its timer has left its slot; it waits, or was
 put off."""
 _SMALL: Final = 4096
+_MASTER_MS: Final = 2000
+"""Pause before a slave looks again whether its master has delivered a timer."""
 _MOST_DECODED: Final = 20_000
 _HASH: Final = (1 << 62) - 1
 _ADDED: Final = 256
@@ -167,7 +169,7 @@ class PutBack:
         The log is searched for timers from before the open or before a step of the clock, and for far
         timers (``sure``). Without an index the record is not found, so a timer may be delivered twice.
         """
-        if identity.out_ms >= self._state.suspicious_until_ms and not sure:
+        if identity.out_ms >= self._state.ask_until_ms and not sure:
             return False
         return bool(self._records(identity.real_topic, identity)) or bool(
             self._records(PARKED_TOPIC, identity))
@@ -206,7 +208,9 @@ class PutBack:
             self._wait(batch, (batch.state == _TODO) & (batch.rows[:, C.T_DUE] > self._clock.now_ms()))
             if not batch.is_done:
                 self._drop(batch)
-                if put:
+                if self._state.follows:
+                    self._leave_to_master(batch)
+                elif put:
                     self._put_plain(batch)
                 else:
                     self._wait(batch, batch.state == _TODO)
@@ -223,6 +227,13 @@ class PutBack:
         if self._refused >= _MOST_REFUSED:
             self._paused_until_ms = self.reads.now_ms() + RETRY_MS
         return len(batch.messages)
+
+    def _leave_to_master(self, batch: _Batch) -> None:
+        """Put off the due timers of a slave whose delivered records have not come from the master yet."""
+        later = NO_TRIES._replace(again_ms=self.reads.now_ms() + _MASTER_MS)
+        for row in (batch.state == _TODO).nonzero()[0].tolist():
+            self._refused += 1
+            self._put_off(batch, row, later)
 
     def _wait(self, batch: _Batch, chosen: Mask) -> None:
         for row, message in batch.messages.items():
@@ -246,7 +257,7 @@ class PutBack:
             self._store.commit_log.read, batch.positions, rows[:, C.T_SIZE], rows[:, C.T_POS],
             on_error=self.read_failed)
         batch.odd = kernel.read(
-            batch.data, state.grain_ms, state.frontier_ms, state.suspicious_until_ms, config.max_message_size,
+            batch.data, state.grain_ms, state.frontier_ms, state.ask_until_ms, config.max_message_size,
             config.mapped_file_size_commit_log - _ADDED - 1, rows)
 
     def _message(self, batch: _Batch, row: int) -> MessageExt | None:
@@ -271,7 +282,7 @@ class PutBack:
                 continue
             rows[row, C.T_OUT] = column(out)
             rows[row, C.T_DUE] = column(due_ms(properties, out, message.store_timestamp, state.grain_ms))
-            rows[row, C.T_ASK] |= out < state.suspicious_until_ms or TIMER_ROLL_TIMES in properties
+            rows[row, C.T_ASK] |= out < state.ask_until_ms or TIMER_ROLL_TIMES in properties
             if is_early:
                 batch.roll.add(row)
                 rows[row, C.T_DUE] = 0  # it is due now

@@ -7,12 +7,14 @@ written under the lock of the timers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from tailrace.timer.arrays import Ints, no_positions
 from tailrace.timer.unread import Tries
 
 __all__ = ["Skipped", "TimerState"]
+
+_NO_TIME: Final = (1 << 63) - 1
 
 
 class Skipped(NamedTuple):
@@ -48,6 +50,14 @@ class TimerState:
     """Slot of the time at which the clock was last read; an earlier slot shows that the clock was set back."""
     suspicious_until_ms: int = 0
     """Timers with a slot time before this one may be delivered already: the log is searched for them first."""
+
+    follows: bool = False
+    """True on a slave: its master delivers, so the log is searched for every due timer."""
+
+    @property
+    def ask_until_ms(self) -> int:
+        """Timers with a slot time before this one are searched for in the log before they are delivered."""
+        return _NO_TIME if self.follows else self.suspicious_until_ms
 
     @property
     def all_below(self) -> int:

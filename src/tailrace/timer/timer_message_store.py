@@ -115,7 +115,7 @@ class TimerMessageStore:
         self._version_ms = 0
         self._last_progress_ns = clock.monotonic_ns()
         self._enqueued_ns = self._last_progress_ns - _IDLE_NS
-        self.state = TimerState(self.precision_ms, self.precision_ms)
+        self.state = TimerState(self.precision_ms, self.precision_ms, follows=store.follows)
         self._last_figures = (0, 0, 0, 0, 0)
         self.metrics = TimerMetrics(clock, self._topic_at)
         self.due = DueTable(self.precision_ms, self.metrics.left)

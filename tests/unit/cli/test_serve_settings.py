@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tailrace.cli.serve_settings import places_of, set_by_hand, take_settings
-from tailrace.config import BrokerConfig
+from tailrace.config import BrokerConfig, BrokerRole
 from tailrace.errors import ConfigError
 
 OWN = ("127.0.0.1", 9876)
@@ -52,14 +52,15 @@ def serve(tmp_path, text, *options):
 
 
 def test_a_promise_that_is_not_kept_stops_serve_with_one_line(tmp_path):
-    done = serve(tmp_path, "aclEnable=true\ntotalReplicas=2\nwaitTimeMillsInSendQueue=200\n")
+    done = serve(tmp_path, "aclEnable=true\nenableSlaveActingMaster=true\nwaitTimeMillsInSendQueue=200\n")
     assert (done.returncode, done.stdout) == (78, "")
     assert done.stderr == (
         "tailrace: settings that cannot be honoured: aclEnable=true (access control of 4.x is not "
         "checked; import its users with `tailrace acl import plain_acl.yml` and set authenticationEnabled and "
         "authorizationEnabled), "
-        "totalReplicas=2 (there is no replication; this broker is a single ASYNC_MASTER); remove "
-        "them, or start without what they promise: --ignore-setting aclEnable --ignore-setting totalReplicas\n")
+        "enableSlaveActingMaster=true (no slave acts for its master: a promotion is a command); remove "
+        "them, or start without what they promise: --ignore-setting aclEnable --ignore-setting "
+        "enableSlaveActingMaster\n")
     assert not (tmp_path / "new").exists()
 
 
@@ -76,15 +77,20 @@ def test_an_ignored_setting_is_logged_and_the_rest_still_counts(tmp_path):
         "listenPort=70000 is outside 0 to 65535\n")
 
 
-def test_everything_that_stops_a_slave_is_said_together():
-    """The files of slaves that Apache ships have both; one refusal after the other costs two starts."""
-    slave = {"brokerRole": "SLAVE", "brokerId": "1"}
+@pytest.mark.parametrize(("settings", "said"), [
+    ({"brokerRole": "SLAVE"}, ("brokerRole=SLAVE needs a brokerId above 0", "brokerRole=SLAVE needs namesrvAddr")),
+    ({"brokerId": "1"}, ("brokerId=1 needs brokerRole=SLAVE",)),
+])
+def test_role_and_number_of_a_broker_must_fit(settings, said):
     with pytest.raises(ConfigError) as refused:
-        take_settings(slave)
-    assert [problem.split()[0] for problem in refused.value.problems] == ["brokerId=1,", "brokerRole=SLAVE:"]
-    with pytest.raises(ConfigError) as refused:
-        take_settings(slave, ["brokerId"])
-    assert "brokerId: the file has no such setting that can be ignored" in str(refused.value)
+        take_settings(settings)
+    assert len(refused.value.problems) == len(said)
+    assert all(problem.startswith(start) for problem, start in zip(refused.value.problems, said, strict=True))
+
+
+def test_a_slave_needs_a_number_and_a_name_server():
+    found = take_settings({"brokerRole": "SLAVE", "brokerId": "1", "namesrvAddr": "127.0.0.1:9876"})
+    assert found.store.broker_role is BrokerRole.SLAVE
 
 
 def test_an_address_that_others_reach_needs_a_word_also_from_a_file(tmp_path):

@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import ssl
 
 import pytest
+from certificates import Ca
 from ha_world import FILE, master, running
 
 from tailrace import FlushDiskType
 from tailrace.formats.ha import BODY_MAX
+from tailrace.remoting.acceptor import ENFORCING, Acceptor
+from tailrace.remoting.limits import ServerLimits
+from tailrace.remoting.tls import server_context
+from tailrace.tls_settings import TlsConfig
 
 
 @running
@@ -234,6 +240,22 @@ async def test_bytes_that_are_only_on_the_disk_are_read_in_a_thread(tmp_path, mo
         slave = await one.slave()
         slave.report(0)
         assert await slave.read(end) == one.log()
+
+
+@running
+async def test_a_slave_may_use_tls_and_has_to_if_the_settings_say_so(tmp_path):
+    cert, key = Ca(tmp_path).make("broker")
+    served = server_context(TlsConfig(cert_path=str(cert), key_path=str(key)))
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "test-ca.pem"))
+    async with master(tmp_path / "store", acceptor=Acceptor(ServerLimits(), ENFORCING, served)) as one:
+        end = one.put(300, size=3000)
+        slave = await one.slave(ssl=trusting, server_hostname="127.0.0.1")
+        slave.report(0)
+        assert await slave.read(end) == one.log()
+        plain = await one.slave()
+        plain.report(0)
+        assert await plain.is_closed()
+        assert not plain.frames
 
 
 @running

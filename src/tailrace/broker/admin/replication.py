@@ -5,7 +5,7 @@
 | 60 GET_TIMER_CHECK_POINT | the progress of the timers that all slaves have, see `tailrace.ha.timer_positions` |
 | 61 GET_TIMER_METRICS | the number of pending timers of each topic |
 | 906 EXCHANGE_BROKER_HA_INFO | to a slave: where it copies from, and the end of the log when the store was opened |
-| 907 GET_BROKER_HA_STATUS | the slaves of this master |
+| 907 GET_BROKER_HA_STATUS | the slaves of this master, or the connection of this slave |
 | 908 RESET_MASTER_FLUSH_OFFSET | success: this setting of a slave has no effect on a master, nor in RocketMQ |
 """
 
@@ -76,7 +76,9 @@ class ReplicationProcessor:
             broker.ha_address, broker.replicas.opened_at, broker.address))
 
     def status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the state of each slave, as an HARuntimeInfo: request 907."""
+        """Return the state of each slave, or on a slave that of its connection, as an HARuntimeInfo: request 907."""
+        if self._broker.slave is not None:
+            return request.answer(body=fastjson.dumps(self._broker.slave.runtime_info()))
         return request.answer(body=fastjson.dumps(self._broker.replicas.to_json()))
 
     def reset_master_flush_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -31,6 +31,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.filters.message_filters import MessageFilters
 from tailrace.ha.replicas import Replicas
+from tailrace.ha.slave import Slave
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
@@ -91,6 +92,8 @@ class BrokerContext:
     """Questions of request-reply that may be replied to."""
     registrations: Callable[[], Mapping[str, bool]] = dict
     """Returns for each name server of another process whether it accepted the last registration."""
+    slave: Slave | None = None
+    """Follows the master; None on a master."""
     ha_address: str = ""
     """``ip:port`` to which slaves connect; empty without a port for them."""
     replicas: Replicas = field(init=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import zlib
+from collections.abc import Callable
 from typing import Final, final
 
 from tailrace import events
@@ -97,9 +98,15 @@ async def _same_broker(broker: BrokerContext, client: RemotingClient, name_serve
 
 @final
 class Registration:
-    """Keeps the broker registered at ``addresses`` between ``start`` and ``stop``."""
+    """Keeps the broker registered at ``addresses`` between ``start`` and ``stop``.
 
-    def __init__(self, broker: BrokerContext, addresses: list[str]) -> None:
+    ``on_master`` gets the address of the master and of its HA port if a name server tells them to a slave.
+    """
+
+    def __init__(
+        self, broker: BrokerContext, addresses: list[str], on_master: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._on_master = on_master
         self._broker = broker
         self._addresses = addresses
         self._client = broker.outgoing()
@@ -166,6 +173,8 @@ class Registration:
                 address, RequestCode.REGISTER_BROKER, header.to_ext(), body,
                 timeout_ms=config.register_broker_timeout_mills)
             reason = "" if answer.code == ResponseCode.SUCCESS else f"code {answer.code}: {answer.remark}"
+            if not reason and self._on_master is not None:
+                self._on_master(answer.ext.get("masterAddr", ""), answer.ext.get("haServerAddr", ""))
         except (RemotingError, OSError, ValueError) as error:  # ValueError: a host that cannot be looked up
             reason = str(error)
         before = self._state.get(address)

@@ -1,0 +1,244 @@
+"""Copy of a master's topics, groups and offsets to its slave (SlaveSynchronize), by requests that every broker answers.
+
+Rules of the copy:
+  SM1  Offsets name messages. They are applied when this log has everything that the master had when it sent them.
+  SM2  A table is replaced as a whole, and only if its pages add up to the total that the master names.
+  SM3  Consumer offsets are the master's. If a consumer has committed here since the last copy, the larger one stays
+       until the master's has passed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, final
+
+from tailrace import events
+from tailrace.env.supervision import supervised
+from tailrace.errors import RemotingCommandError, RemotingError, StoreError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.ha.slave import Slave
+from tailrace.ha.slave_comparison import Run
+from tailrace.logs import get_logger
+from tailrace.node.config_manager import ConfigManager
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_request_mode import MessageRequestModeManager
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.timers import Timers
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.remoting.client import RemotingClient
+from tailrace.store.default_message_store import DefaultMessageStore
+
+__all__ = ["MetadataCopy", "Tables", "merged_offsets"]
+
+_log = get_logger(__name__)
+PERIOD_S: Final = 60.0
+"""Time between two copies, as in RocketMQ."""
+_TICK_S: Final = 3.0
+_TIMEOUT_MS: Final = 30_000
+_ENTRIES: Final = 2000
+"""Entries of a page (splitMetadataSize)."""
+Offsets = dict[str, dict[int, int]]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """The tables of the slave."""
+
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    offsets: ConsumerOffsetManager
+    modes: MessageRequestModeManager
+    timers: Timers
+
+
+class _Positions(NamedTuple):
+    """Offsets of the master, and the end of its log after it has sent them."""
+
+    until: int
+    consumers: Offsets
+    delays: dict[str, Any]
+
+
+def merged_offsets(own: Offsets, before: Offsets, theirs: Offsets) -> Offsets:
+    """Return the consumer offsets by SM3: of the slave, those of the last copy, and those of the master now."""
+    made: Offsets = {}
+    for key, queues in theirs.items():
+        mine, copied = own.get(key, {}), before.get(key, {})
+        made[key] = {
+            queue_id: max(offset, mine[queue_id])
+            if queue_id in copied and mine.get(queue_id, -1) != copied[queue_id] and queue_id in mine else offset
+            for queue_id, offset in queues.items()}
+    return made
+
+
+@final
+class MetadataCopy:
+    """Copies each minute, between ``start`` and ``stop``. Tables are written in threads."""
+
+    def __init__(
+        self, store: DefaultMessageStore, tables: Tables, slave: Slave, client: RemotingClient, run: Run,
+    ) -> None:
+        self._store, self._tables, self._slave, self._client, self._run = store, tables, slave, client, run
+        self._pending: list[_Positions] = []
+        """Offsets that wait for the log: the oldest and the newest ones."""
+        self._applied: Offsets = {}
+        self._said: dict[str, str] = {}
+        self._due_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self.copies = 0
+        """Number of copies without an error."""
+        slave.on_master.append(self._now)
+
+    def start(self) -> None:
+        """Copy as soon as the master is known, then each minute."""
+        self._task = asyncio.get_running_loop().create_task(supervised("SlaveSynchronize", self._step))
+
+    async def stop(self) -> None:
+        """Copy no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        await self._client.close()
+
+    def _now(self) -> None:
+        self._due_s = 0.0
+
+    async def _step(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._slave.master_address and loop.time() >= self._due_s:
+            self._due_s = loop.time() + PERIOD_S
+            await self.copy_all()
+        await self.apply_positions()
+        await asyncio.sleep(_TICK_S)
+
+    async def copy_all(self) -> None:
+        """Copy every table once. A part that fails stays as it is, and the next ones are copied."""
+        parts: tuple[tuple[str, Callable[[], Any]], ...] = (
+            ("topics", self._copy_topics), ("groups", self._copy_groups), ("modes", self._copy_modes),
+            ("offsets", self._copy_positions))
+        good = True
+        for kind, copy in parts:
+            try:
+                await copy()
+                self._said.pop(kind, None)
+            except (RemotingError, StoreError, OSError, ValueError, KeyError, TypeError) as error:
+                good = False
+                self._slave.metadata_failures += 1
+                if self._said.get(kind) != str(error):
+                    self._said[kind] = str(error)
+                    events.METADATA_CANNOT_BE_COPIED.log(
+                        _log, address=self._slave.master_address, kind=kind, cause=error)
+        if good:
+            self.copies += 1
+            if self.copies == 1:
+                events.METADATA_IS_COPIED.log(
+                    _log, address=self._slave.master_address, topics=len(self._tables.topics.table),
+                    groups=len(self._tables.groups.table))
+
+    # -- requests
+
+    async def _ask(
+        self, code: RequestCode, ext: Mapping[str, str] | None = None,
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        answer = await self._client.invoke(
+            self._slave.master_address, code, dict(ext or {}), timeout_ms=_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingCommandError(answer.code, answer.remark or "")
+        found = fastjson.loads(answer.body)
+        if not isinstance(found, dict):
+            raise TypeError(f"the answer to request {code.value} is not an object")
+        return found, answer.ext
+
+    async def _paged(self, code: RequestCode, table: str, seq: str, most: str, total: str) -> dict[str, Any]:
+        """Return a table that comes in pages, with the other members of the last page.
+
+        Raises ValueError if the pages do not add up.
+        """
+        entries: dict[str, Any] = {}
+        page: dict[str, Any] = {}
+        version, left = "", True
+        while left:
+            page, ext = await self._ask(code, {
+                seq: str(len(entries)), most: str(_ENTRIES), "dataVersion": version})
+            found = fastjson.dumps(page.get("dataVersion")).decode()
+            if version and found != version:  # it was changed in the meantime, and the master has begun again
+                entries.clear()
+                version = ""
+                continue
+            version, before = found, len(entries)
+            entries.update(page.get(table) or {})
+            left = total in ext and len(entries) < int(ext[total])
+            if left and len(entries) == before:
+                raise ValueError(f"{table}: {len(entries)} of {ext[total]} entries came")
+        return {**page, table: entries}
+
+    # -- parts
+
+    async def _copy_topics(self) -> None:
+        found = await self._paged(
+            RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "topicSeq", "maxTopicNum", "totalTopicNum")
+        topics = self._tables.topics
+        await self._take(topics, found, "topicConfigTable")
+        mappings = {
+            "topicQueueMappingInfoMap": found.get("topicQueueMappingDetailMap") or {},
+            "dataVersion": found.get("mappingDataVersion")}
+        await self._take(topics.mappings, mappings, "topicQueueMappingInfoMap")
+
+    async def _copy_groups(self) -> None:
+        found = await self._paged(
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "subscriptionGroupTable", "groupSeq", "maxGroupNum",
+            "totalGroupNum")
+        await self._take(self._tables.groups, found, "subscriptionGroupTable")
+
+    async def _copy_modes(self) -> None:
+        found, _ = await self._ask(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
+        await self._take(self._tables.modes, found, "messageRequestModeMap")
+
+    async def _take(self, table: ConfigManager[Any, Any], found: dict[str, Any], member: str) -> None:
+        if not isinstance(found.get(member), dict):
+            raise TypeError(f"the answer of the master has no {member}")
+        await self._run(lambda: table.copy_from(found))
+
+    # -- positions
+
+    async def _copy_positions(self) -> None:
+        consumers, _ = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
+        delays, _ = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        status, _ = await self._ask(RequestCode.GET_BROKER_HA_STATUS)
+        offsets = {
+            str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()}
+            for key, queues in (consumers.get("offsetTable") or {}).items()}
+        made = _Positions(int(status["masterCommitLogMaxOffset"]), offsets, delays)
+        self._slave.master_end = made.until
+        self._pending = [*self._pending[:1], made]
+
+    async def apply_positions(self) -> None:
+        """Apply the newest offsets whose messages this log has (SM1)."""
+        ready = [one for one in self._pending if self._store.reput.has_dispatched(one.until)]
+        if not ready:
+            return
+        newest = ready[-1]
+        self._pending = [one for one in self._pending if one not in ready]
+        offsets = self._tables.offsets
+        own = {key: dict(queues) for key, queues in list(offsets.table.items())}
+        merged = merged_offsets(own, self._applied, newest.consumers)
+        self._applied = {
+            key: {
+                queue_id: offset if merged[key][queue_id] == offset else -1  # -1: one of this slave stays
+                for queue_id, offset in queues.items()}
+            for key, queues in newest.consumers.items()}
+        await self._run(lambda: offsets.change(lambda draft: draft.put_all(merged)))
+        timers = self._tables.timers
+
+        def take_delays() -> None:
+            timers.delay_offsets.copy_from(newest.delays)
+            timers.schedule.load()
+
+        await self._run(take_delays)

@@ -1,0 +1,204 @@
+"""Comparison of a slave's log with its master's before a transfer, through requests that every broker answers.
+
+The HA port compares nothing. A record has its position, store time, queue offset and checksum, so two logs with the
+same record at a position are the same up to its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.config import StoreConfig
+from tailrace.errors import RemotingCommandError, ReplicationError
+from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.kernels.shared import constants as C
+from tailrace.properties import parse_properties
+from tailrace.remoting.client import RemotingClient
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.walk.scan import LogEnd, scan_files
+
+__all__ = ["Comparison", "MasterLog"]
+
+_TIMEOUT_MS: Final = 5000
+_RECORD_TIMEOUT_MS: Final = 30_000
+Run = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs a function that reads files in a thread."""
+
+
+@final
+class MasterLog:
+    """What a master says about its settings and its log, at the address of its broker."""
+
+    def __init__(self, client: RemotingClient, address: str) -> None:
+        self._client = client
+        self.address = address
+
+    async def _ask(self, code: RequestCode, ext: dict[str, str], timeout_ms: int = _TIMEOUT_MS) -> bytes:
+        answer = await self._client.invoke(self.address, code, ext, timeout_ms=timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingCommandError(answer.code, answer.remark or "")
+        return bytes(answer.body)
+
+    async def settings(self) -> dict[str, str]:
+        """Return the settings of the master: request 26."""
+        return parse_properties((await self._ask(RequestCode.GET_BROKER_CONFIG, {})).decode())
+
+    async def bounds(self) -> tuple[int, int]:
+        """Return the first and the last position of the master's log: request 28."""
+        table = json.loads(await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))["table"]
+        return max(int(table["commitLogMinOffset"]), 0), int(table["commitLogMaxOffset"])
+
+    async def record(self, phy_offset: int) -> bytes:
+        """Return the bytes of the record at a position, none if no record starts there: request 33."""
+        answer = await self._client.invoke(
+            self.address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(phy_offset)}, timeout_ms=_RECORD_TIMEOUT_MS)
+        return bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
+
+
+@final
+class Comparison:
+    """One comparison. Every method but ``begin`` is a step of it."""
+
+    def __init__(
+        self, store: DefaultMessageStore, master: MasterLog, run: Run, cluster: str, broker_name: str,
+    ) -> None:
+        self._store, self._master, self._run = store, master, run
+        self._names = cluster, broker_name
+        self.master_end = 0
+        """End of the master's log."""
+
+    async def begin(self) -> int:
+        """Return the position to report, where the master must begin.
+
+        The first record of a master's log is fetched here if the own log is empty, because a Java master that gets the
+        report 0 sends only its last file. Raises ReplicationError if the two brokers do not fit or their logs differ,
+        and RemotingError.
+        """
+        self._check_settings(await self._master.settings())
+        log = self._store.commit_log
+        end = log.max_offset
+        low, high = await self._master.bounds()
+        self.master_end = high
+        if log.min_offset < 0:
+            return await self._begin_copy(low, high)
+        if end < low:
+            raise ReplicationError(
+                "too_old", f"the log of this slave ends at {end}, and its master has deleted everything before {low}")
+        last, size = await self._run(self._last_record)
+        if end > high or (size and await self._master.record(last) != log.read(last, size)):
+            await self._differ(low, high, end)
+        await self._check_tail(last + size, end, high)
+        return end
+
+    async def common_end(self) -> int:
+        """Return the end of the last record that both logs have; the least position of both without one.
+
+        Raises ReplicationError if the two brokers do not fit, and RemotingError.
+        """
+        self._check_settings(await self._master.settings())
+        low, self.master_end = await self._master.bounds()
+        return await self.first_difference(low, self.master_end)
+
+    def _check_settings(self, theirs: dict[str, str]) -> None:
+        config: StoreConfig = self._store.config
+        size = theirs.get("mappedFileSizeCommitLog", "")
+        if size != str(config.mapped_file_size_commit_log):
+            raise ReplicationError(
+                "file_size", f"mappedFileSizeCommitLog is {config.mapped_file_size_commit_log} here and {size} at the "
+                "master")
+        for kind, name, own in (
+            ("other_cluster", "brokerClusterName", self._names[0]), ("other_name", "brokerName", self._names[1]),
+        ):
+            if theirs.get(name) != own:
+                raise ReplicationError(kind, f"{name} is {own} here and {theirs.get(name)} at the master")
+
+    async def _begin_copy(self, low: int, high: int) -> int:
+        """Start an empty log; return the position after what it has."""
+        if low or not high:
+            return low
+        record = await self._master.record(0)
+        if not record or plausible_size(record[:PLAUSIBLE_LENGTH], 0) != len(record):
+            raise ReplicationError(
+                "too_old", "the log of the master starts at 0, and its first record cannot be read from there")
+        return self._store.append_raw(0, memoryview(bytearray(record)))
+
+    def _last_record(self) -> tuple[int, int]:
+        """Return position and length of the last whole record; a length of 0 without one."""
+        log = self._store.commit_log
+        for file in reversed(log.queue.files):
+            if len(rows := self._records_of(file.file_from_offset)):
+                return rows[-1].tolist()[0], rows[-1].tolist()[1]
+        return log.min_offset, 0
+
+    def _records_of(self, start: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return position and length of each record of the file that starts at ``start``."""
+        log = self._store.commit_log
+        file = log.queue.find(start)
+        if file is None:
+            return np.empty((0, 2), np.int64)
+        until = min(log.max_offset, start + file.size)
+        found = [
+            chunk.rows[:, [C.PHY, C.SIZE]] for chunk in scan_files([file], start, until, C.CHECK_PHY_OFFSET, LogEnd())]
+        return np.concatenate(found) if found else np.empty((0, 2), np.int64)
+
+    async def _is_same(self, phy_offset: int, size: int) -> bool:
+        return await self._master.record(phy_offset) == self._store.commit_log.read(phy_offset, size)
+
+    async def _differ(self, low: int, high: int, end: int) -> None:
+        """Raise ReplicationError with the position of the first different record."""
+        first = await self.first_difference(low, high)
+        kind = "longer" if end > high and first >= high else "different"
+        what = (
+            f"it has {end - high} bytes that its master does not have" if kind == "longer"
+            else "its records from there on are others than those of its master")
+        raise ReplicationError(kind, f"the log of this slave differs from its master's at {first}: {what}", first)
+
+    async def first_difference(self, low: int, high: int) -> int:
+        """Return the end of the last record that is the same in both logs; ``low`` or the own start without one."""
+        log = self._store.commit_log
+        starts = [file.file_from_offset for file in log.queue.files if low <= file.file_from_offset < high]
+        good = await self._last_good(
+            starts, lambda start: self._run(lambda: self._records_of(start)[:1]))
+        if good < 0:
+            return max(low, log.min_offset)
+        records = await self._run(lambda: self._records_of(starts[good]))
+        place = await self._last_good(range(len(records)), lambda row: _done(records[row : row + 1]))
+        return int(records[place].sum())
+
+    async def _last_good(self, items: Any, record_of: Callable[[Any], Awaitable[Any]]) -> int:
+        """Return the last place of ``items`` whose record is the same in both logs, -1 without one."""
+        low, high = 0, len(items)
+        while low < high:
+            middle = (low + high) // 2
+            record = await record_of(items[middle])
+            if len(record) and await self._is_same(*record[0].tolist()):
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1
+
+    async def _check_tail(self, start: int, end: int, high: int) -> None:
+        """Compare what follows the last whole record: the first bytes of the next one, or the end of a full file."""
+        file_size = self._store.config.mapped_file_size_commit_log
+        if start >= end:
+            return
+        if end % file_size:
+            theirs = await self._master.record(start)
+            own = self._store.commit_log.read(start, end - start)
+            differs = len(own) > 8 and theirs[: len(own)] != own
+        else:
+            theirs = await self._master.record(end) if high > end else b""
+            differs = high > end and plausible_size(theirs[:PLAUSIBLE_LENGTH], end) != len(theirs)
+        if differs:
+            raise ReplicationError(
+                "different", f"the log of this slave differs from its master's at {start}, after the last record that "
+                "both have", start)
+
+
+async def _done(value: Any) -> Any:
+    return value

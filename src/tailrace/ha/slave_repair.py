@@ -1,0 +1,117 @@
+"""Make the log of a stopped slave a prefix of its master's: ``tailrace repair --follow-master``.
+
+Order: find the end of the last record that both logs have, copy everything after it to quarantine, and only then cut it
+off. A kill in between leaves more to cut the next time. The abort file stays, so that the next open completes queues
+and index for the shorter log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from tailrace.config import BrokerRole, StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import NotAStoreError, ReplicationError
+from tailrace.formats import filenames
+from tailrace.ha.slave_comparison import Comparison, MasterLog
+from tailrace.kernels.shared import constants as C
+from tailrace.node.directory_opening import check_directory, has_log, write_abort
+from tailrace.node.lock import lock_store
+from tailrace.remoting.client import RemotingClient
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.directory_format import read_format, remembered
+from tailrace.store.geometry import recognise
+from tailrace.store.recovery.log_tail import nonzero_after
+from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.store.walk.scan import LogEnd, scan_files
+
+__all__ = ["Repaired", "follow_master"]
+
+
+class Repaired(NamedTuple):
+    """What was done."""
+
+    phy_offset: int
+    """Where the log ends now, or would end: the end of the last record that both logs have."""
+    cut_bytes: int
+    """Bytes that were copied to quarantine and cut off."""
+    master_end: int
+    """End of the master's log."""
+
+
+async def _run(call: Callable[[], Any]) -> Any:
+    return call()
+
+
+def follow_master(
+    clock: Clock, file_system: FileSystem, root: str, config: StoreConfig, names: tuple[str, str],
+    client: Callable[[], RemotingClient], address: str, *, plan: bool,
+) -> Repaired:
+    """Cut off what the log at ``root`` has and its master at ``address`` does not have. With ``plan`` change nothing.
+
+    ``names`` are the cluster and the name of both brokers. Raises ReplicationError if the brokers do not fit or have no
+    record in common, RemotingError, StoreLockedError, or OSError; before the cut nothing has changed then.
+    """
+    config = replace(remembered(read_format(file_system, root), root, config), broker_role=BrokerRole.SLAVE)
+    check_directory(file_system, root, config, create=False)
+    if not has_log(file_system, root, config):
+        raise NotAStoreError(root, "it has no commitlog")
+    lock = lock_store(file_system, root, read_only=False)
+    try:
+        config = recognise(file_system, root, read_format(file_system, root, again=True), config)
+        store = DefaultMessageStore(clock, file_system, config, root, lambda _: False)
+        try:
+            return _follow(store, clock, names, client, address, plan=plan)
+        finally:
+            store.release()
+    finally:
+        lock.release()
+
+
+def _follow(
+    store: DefaultMessageStore, clock: Clock, names: tuple[str, str], client: Callable[[], RemotingClient],
+    address: str, *, plan: bool,
+) -> Repaired:
+    log = store.commit_log.queue
+    log.load()
+    if not log.files:
+        return Repaired(0, 0, 0)
+    end = LogEnd(log.min_offset)
+    for _ in scan_files(log.files, log.min_offset, log.max_offset, C.CHECK_ALL, end):
+        pass  # up to the first bytes that are not a record
+    log.set_end(end.phy_offset)
+    cut_at, master_end = asyncio.run(_compared(store, names, client, address))
+    log.close()
+    log.load()  # with what follows the end
+    if cut_at <= log.min_offset:
+        raise ReplicationError(
+            "different", f"the logs have no record in common; move {store.root} away and start the slave with an empty "
+            "directory", cut_at)
+    quarantine = Quarantine(
+        clock, store.file_system, f"{store.root}/{filenames.QUARANTINE}", store.config.quarantine_max_bytes)
+    cut = 0
+    for file, at, data in nonzero_after(log, cut_at):
+        cut += len(data.rstrip(b"\0")) if plan else quarantine.keep(
+            file.path, at, file.file_from_offset + at, data, f"not in the log of the master {address}")
+    if not plan and cut:
+        write_abort(store.file_system, store.root)
+        log.truncate_dirty_files(cut_at)
+        for file in log.files:
+            file.flush()
+    return Repaired(cut_at, cut, master_end)
+
+
+async def _compared(
+    store: DefaultMessageStore, names: tuple[str, str], client: Callable[[], RemotingClient], address: str,
+) -> tuple[int, int]:
+    """Return the end of the last record that both logs have, and the end of the master's log."""
+    asking = client()
+    try:
+        comparison = Comparison(store, MasterLog(asking, address), _run, *names)
+        return await comparison.common_end(), comparison.master_end
+    finally:
+        await asking.close()

@@ -1,0 +1,151 @@
+"""The copy of a master's tables: pages, versions, and offsets that wait for the log."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from tailrace.config import BrokerConfig
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode
+from tailrace.ha.metadata_copy import MetadataCopy, Tables, merged_offsets
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.message_request_mode import MessageRequestModeManager
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfig, TopicConfigManager
+from tailrace.testing import CrashFileSystem, SimClock
+
+VERSION = {"counter": 7, "stateVersion": 0, "timestamp": 5}
+
+
+@pytest.mark.parametrize(("own", "before", "theirs", "wanted"), [
+    (5, None, 3, 3),  # nothing is known about the last copy: the master's counts
+    (5, 5, 3, 3),  # a reset at the master
+    (7, 5, 3, 7),  # a consumer committed here while the master was away
+    (7, 5, 9, 9),
+    (7, -1, 3, 7),  # and the own one stays until the master has passed it
+    (7, -1, 8, 8),
+    (None, None, 3, 3),
+])
+def test_the_master_decides_unless_a_consumer_has_committed_here(own, before, theirs, wanted):
+    def table(offset):
+        return {} if offset is None else {"T@g": {0: offset}}
+
+    assert merged_offsets(table(own), table(before), table(theirs)) == {"T@g": {0: wanted}}
+
+
+class Master:
+    """Answers the requests of a copy; ``end`` is the end of its log."""
+
+    def __init__(self):
+        self.topics = {f"t{n:02}": {"topicName": f"t{n:02}", "readQueueNums": n + 1} for n in range(21)}
+        self.offsets = {"t00@g": {"0": 5}}
+        self.total, self.page, self.end, self.asked = 21, 5, 100, []
+
+    async def invoke(self, address, code, ext, **_):
+        self.asked.append(int(code))
+        code = RequestCode(code)
+        body, answer_ext = {}, {}
+        if code is RequestCode.GET_ALL_TOPIC_CONFIG:
+            begin = int(ext["topicSeq"])
+            names = sorted(self.topics)[begin : begin + self.page]
+            body = {"topicConfigTable": {n: self.topics[n] for n in names}, "dataVersion": VERSION,
+                    "topicQueueMappingDetailMap": {}, "mappingDataVersion": VERSION}
+            answer_ext = {"totalTopicNum": str(self.total)}
+        elif code is RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
+            body = {"subscriptionGroupTable": {"g": {"groupName": "g"}}, "forbiddenTable": {"g": {"t00": 4}},
+                    "dataVersion": VERSION}
+        elif code is RequestCode.GET_ALL_MESSAGE_REQUEST_MODE:
+            body = {"messageRequestModeMap": {"t00": {"g": {"mode": "POP"}}}}
+        elif code is RequestCode.GET_ALL_CONSUMER_OFFSET:
+            body = {"offsetTable": self.offsets}
+        elif code is RequestCode.GET_ALL_DELAY_OFFSET:
+            body = {"offsetTable": {"3": 4}, "dataVersion": VERSION}
+        elif code is RequestCode.GET_BROKER_HA_STATUS:
+            body = {"masterCommitLogMaxOffset": self.end}
+        return RemotingCommand(code=0, ext=answer_ext, body=fastjson.dumps(body))
+
+
+@pytest.fixture
+def world():
+    files, clock, config = CrashFileSystem(), SimClock(), BrokerConfig()
+    topics = TopicConfigManager(files, "/c", config, clock)
+    topics.update(TopicConfig(topic_name="gone"))
+    tables = Tables(
+        topics=topics, groups=SubscriptionGroupManager(files, "/c", config, clock),
+        offsets=ConsumerOffsetManager(files, "/c", clock), modes=MessageRequestModeManager(files, "/c"),
+        timers=SimpleNamespace(
+            delay_offsets=DelayOffsetManager(files, "/c", clock), schedule=SimpleNamespace(load=lambda: None)))
+    master, here = Master(), SimpleNamespace(dispatched=0)
+    store = SimpleNamespace(reput=SimpleNamespace(has_dispatched=lambda until: here.dispatched >= until))
+    slave = SimpleNamespace(master_address="m:1", on_master=[], metadata_failures=0, master_end=0)
+
+    async def run(call):
+        return call()
+
+    return SimpleNamespace(
+        copy=MetadataCopy(store, tables, slave, master, run), master=master, here=here, tables=tables, files=files,
+        config=config, clock=clock, slave=slave)
+
+
+def copied(world):
+    asyncio.run(world.copy.copy_all())
+    asyncio.run(world.copy.apply_positions())
+
+
+def test_all_pages_of_a_table_replace_it_and_its_version(world):
+    copied(world)
+    assert sorted(world.tables.topics.table) == sorted(world.master.topics)
+    assert world.tables.topics.select("t20").read_queue_nums == 21, "the last one of a page of one"
+    assert world.tables.topics.data_version.to_json() == VERSION
+    again = TopicConfigManager(world.files, "/c", world.config, world.clock)
+    again.load()
+    assert (again.table == world.tables.topics.table, again.data_version.to_json()) == (True, VERSION)
+    assert world.tables.groups.is_read_forbidden("g", "t00")
+    assert world.tables.modes.mode("t00", "g")[0] == "POP"
+    assert world.copy.copies == 1
+
+
+def test_a_table_whose_pages_do_not_add_up_stays(world, caplog):
+    world.master.total = 30
+    copied(world)
+    assert list(world.tables.topics.table) == ["gone"]
+    assert "kind=topics" in caplog.text
+    assert "21 of 30 entries came" in caplog.text
+    assert world.tables.groups.select("g") is not None, "the other parts are copied"
+    assert (world.copy.copies, world.slave.metadata_failures) == (0, 1)
+
+
+def test_offsets_wait_for_the_messages_that_they_name(world):
+    copied(world)
+    assert world.tables.offsets.query("g", "t00", 0) == -1
+    world.here.dispatched = 99
+    asyncio.run(world.copy.apply_positions())
+    assert world.tables.offsets.query("g", "t00", 0) == -1
+    world.here.dispatched = 100
+    asyncio.run(world.copy.apply_positions())
+    assert world.tables.offsets.query("g", "t00", 0) == 5
+    assert world.tables.timers.delay_offsets.query(3) == 4
+
+
+def test_the_oldest_and_the_newest_offsets_wait(world):
+    for end, offset in ((100, 1), (200, 2), (300, 3)):
+        world.master.end, world.master.offsets = end, {"t00@g": {"0": offset}}
+        copied(world)
+    for dispatched, wanted in ((150, 1), (250, 1), (300, 3)):
+        world.here.dispatched = dispatched
+        asyncio.run(world.copy.apply_positions())
+        assert world.tables.offsets.query("g", "t00", 0) == wanted
+
+
+def test_a_commit_here_stays_until_the_master_has_passed_it(world):
+    world.here.dispatched = 1000
+    copied(world)
+    world.tables.offsets.commit("g", "t00", 0, 7)
+    for offset, wanted in ((5, 7), (6, 7), (9, 9), (4, 4)):
+        world.master.offsets = {"t00@g": {"0": offset}}
+        copied(world)
+        assert world.tables.offsets.query("g", "t00", 0) == wanted

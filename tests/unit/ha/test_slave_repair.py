@@ -1,0 +1,180 @@
+"""The comparison of two logs through the requests of a broker, and the cut of what only the slave has."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.config import BrokerRole
+from tailrace.env.entropy import SeededEntropy
+from tailrace.errors import ReplicationError
+from tailrace.formats.remoting import RemotingCommand, RequestCode
+from tailrace.ha.slave_comparison import Comparison, MasterLog
+from tailrace.ha.slave_repair import follow_master
+from tailrace.node.store_opening import StoreParts
+from tailrace.testing import CrashFileSystem, SimClock
+
+SEGMENT = 8192
+SIZES = {
+    "mapped_file_size_commit_log": SEGMENT, "mapped_file_size_consume_queue": 400, "max_hash_slot_num": 16,
+    "max_index_num": 64, "commit_log_allocate_step": 4096}
+NAMES = "DefaultCluster", "broker-a"
+
+
+def opened(files, **more):
+    return MessageStore.open("/s", config=StoreConfig(**SIZES, **more), parts=StoreParts(
+        services=False, file_system=files, clock=SimClock(), entropy=SeededEntropy(1)))
+
+
+def slave_of(files):
+    return opened(files, broker_role=BrokerRole.SLAVE)
+
+
+def made(bodies):
+    """The bytes of the log of a master, and the positions of its records."""
+    with opened(CrashFileSystem()) as store:
+        places = [store.put(Message(topic="T", body=body)).phy_offset for body in bodies]
+        data = b"".join(file.read(0, file.wrote_position) for file in store.inner.commit_log.queue.files)
+    return data, places
+
+
+class Master:
+    """Answers as the broker of a log."""
+
+    def __init__(self, log, places, low=0, **settings):
+        self.log, self.places, self.low = log, places, low
+        self.settings = {"mappedFileSizeCommitLog": SEGMENT, "brokerClusterName": NAMES[0], "brokerName": NAMES[1]}
+        self.settings.update(settings)
+        self.asked = 0
+
+    async def invoke(self, address, code, ext, **_):
+        self.asked += 1
+        if code is RequestCode.GET_BROKER_CONFIG:
+            return RemotingCommand(code=0, body="".join(f"{k}={v}\n" for k, v in self.settings.items()).encode())
+        if code is RequestCode.GET_BROKER_RUNTIME_INFO:
+            return RemotingCommand(code=0, body=json.dumps({"table": {
+                "commitLogMinOffset": str(self.low), "commitLogMaxOffset": str(len(self.log))}}).encode())
+        assert code is RequestCode.VIEW_MESSAGE_BY_ID
+        at = int(ext["offset"])
+        if at not in self.places:
+            return RemotingCommand(code=1)
+        return RemotingCommand(code=0, body=self.log[at : at + int.from_bytes(self.log[at : at + 4], "big")])
+
+    async def close(self):
+        pass
+
+
+def bodies(count, seed=b""):
+    return [seed + b"%06d" % number + bytes(number * 53 % 700) for number in range(count)]
+
+
+def filled(files, log):
+    with slave_of(files) as store:
+        at = 0
+        while at < len(log):
+            size = min(1000, len(log) - at, SEGMENT - at % SEGMENT)
+            at = store.inner.append_raw(at, memoryview(bytearray(log[at : at + size])))
+
+
+def begin(files, master):
+    with slave_of(files) as store:
+        async def run(call):
+            return call()
+
+        return asyncio.run(Comparison(store.inner, MasterLog(master, "m:1"), run, *NAMES).begin())
+
+
+@pytest.fixture(scope="module")
+def log():
+    return made(bodies(60))
+
+
+def test_a_slave_with_a_part_of_the_log_begins_where_it_ends(log):
+    for cut in (log[1][1], log[1][30], len(log[0])):
+        files = CrashFileSystem()
+        filled(files, log[0][:cut])
+        assert begin(files, Master(*log)) == cut
+
+
+def test_an_empty_slave_begins_with_the_first_record_or_the_first_file(log):
+    assert begin(CrashFileSystem(), Master(*log)) == log[1][1]
+    assert begin(CrashFileSystem(), Master(*log, low=SEGMENT)) == SEGMENT
+    assert begin(CrashFileSystem(), Master(b"", [])) == 0
+
+
+@pytest.mark.parametrize(("settings", "kind"), [
+    ({"mappedFileSizeCommitLog": 4096}, "file_size"), ({"brokerClusterName": "c"}, "other_cluster"),
+    ({"brokerName": "b"}, "other_name")])
+def test_a_master_that_does_not_fit_is_refused(log, settings, kind):
+    with pytest.raises(ReplicationError) as refused:
+        begin(CrashFileSystem(), Master(*log, **settings))
+    assert refused.value.kind == kind
+
+
+def test_a_log_that_ends_before_the_masters_begins_is_too_old(log):
+    files = CrashFileSystem()
+    filled(files, log[0][: log[1][3]])
+    with pytest.raises(ReplicationError, match=f"deleted everything before {SEGMENT}") as refused:
+        begin(files, Master(*log, low=SEGMENT))
+    assert refused.value.kind == "too_old"
+
+
+def forked(log, place):
+    """A master that has lost its records from number ``place`` on, and has got others."""
+    other, places = made([*bodies(60)[:place], *bodies(40, b"other")])
+    assert other[: log[1][place]] == log[0][: log[1][place]]
+    return other, places
+
+
+@pytest.mark.parametrize("place", [1, 5, 29, 30, 31, 58])
+def test_the_first_different_record_is_named_and_cut_off_after_a_copy(log, place):
+    files = CrashFileSystem()
+    filled(files, log[0])
+    other = forked(log, place)
+    master = Master(*other)
+    with pytest.raises(ReplicationError) as refused:
+        begin(files, master)
+    assert (refused.value.kind, refused.value.phy_offset) == ("different", log[1][place])
+    before = files.open("/s/commitlog/" + "0" * 20).pread(SEGMENT, 0)
+    planned = repaired(files, master, plan=True)
+    assert files.open("/s/commitlog/" + "0" * 20).pread(SEGMENT, 0) == before
+    done = repaired(files, master)
+    assert done == planned
+    assert done.phy_offset == log[1][place]
+    assert done.cut_bytes > 0
+    files = files.killed()
+    lines = files.open("/s/tailrace/quarantine/manifest.jsonl")
+    assert json.loads(lines.pread(lines.size(), 0).splitlines()[0])["physicalOffset"] == log[1][place]
+    assert begin(files, master) == log[1][place]
+    with slave_of(files) as store:
+        at = store.max_phy_offset
+        rest = bytearray(other[0][at : min(len(other[0]), at - at % SEGMENT + SEGMENT)])
+        store.inner.append_raw(at, memoryview(rest))
+
+
+def test_a_log_that_is_longer_is_named_and_cut_off(log):
+    files, cut = CrashFileSystem(), log[1][40]
+    filled(files, log[0])
+    master = Master(log[0][:cut], log[1][:40])
+    with pytest.raises(ReplicationError) as refused:
+        begin(files, master)
+    assert (refused.value.kind, refused.value.phy_offset) == ("longer", cut)
+    assert repaired(files, master).phy_offset == cut
+    assert begin(files, master) == cut
+
+
+def test_a_log_without_a_common_record_stays(log):
+    files = CrashFileSystem()
+    filled(files, log[0])
+    with pytest.raises(ReplicationError, match="no record in common"):
+        repaired(files, Master(*made(bodies(60, b"x"))))
+    with slave_of(files) as store:
+        assert store.max_phy_offset == len(log[0])
+
+
+def repaired(files, master, *, plan=False):
+    return follow_master(
+        SimClock(), files, "/s", StoreConfig(**SIZES), NAMES, lambda: master, "m:1", plan=plan)
