@@ -42,7 +42,7 @@ _DOTTED = re.compile(r"[a-z_]+(?:\.[A-Za-z_][A-Za-z0-9_]*)+")
 _TEST = re.compile(r"(tests/[\w/.-]+\.py)(?:::(\w+))?")
 _PATH = re.compile(r"(?:[\w.-]+/)+[\w.-]+\.py")
 # A label is one of these prefixes and a number. Other prefixes are names of test data.
-_LABEL = re.compile(r"(?<![\w/.%-])(?:A|B|C|CF|CP|D|DL|F|FL|L|M|N|P|Q|T|TL|TR|TW|TX|UR|W)[1-9]\d?(?!\.?\w|[%(-])")
+_LABEL = re.compile(r"(?<![\w/.%-])(?:A|B|C|CF|CP|D|DL|F|FL|L|M|N|P|Q|RP|T|TL|TR|TW|TX|UR|W)[1-9]\d?(?!\.?\w|[%(-])")
 _DEFINED = re.compile(r"^ {2,6}([A-Z]{1,2}[1-9]\d?)  \S", re.MULTILINE)
 _ROW = re.compile(r"^\| ([A-Z]{1,2}[1-9]\d?) \|", re.MULTILINE)
 

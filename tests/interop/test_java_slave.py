@@ -13,6 +13,7 @@ from patience import until
 
 from tailrace import Message, Producer, PullConsumer
 from tailrace.errors import RemotingError
+from tailrace.formats import fastjson
 from tailrace.pytest_plugin import TailraceBroker
 from tailrace.remoting.client import RemotingClient
 
@@ -193,7 +194,7 @@ def test_a_slave_with_another_log_is_disconnected_and_named(reference, tmp_path)
 def test_a_slave_copies_topics_groups_offsets_and_timers(reference, tmp_path):
     with Pair(reference, tmp_path, brokerRole="ASYNC_MASTER") as pair, pair.producer() as producer:
         def table(address, code, member):
-            return json.loads(invoke(address, code).body)[member]
+            return fastjson.loads(invoke(address, code).body)[member]
 
         def topics(address):
             return {name: (one["readQueueNums"], one["perm"]) for name, one in table(

@@ -11,6 +11,7 @@ from tailrace import FlushDiskType
 from tailrace.config import BrokerRole, StoreConfig
 from tailrace.errors import ConfigError
 from tailrace.model import PutMessageStatus as Status
+from tailrace.store.replication import Replication
 
 SYNC = {"broker_role": BrokerRole.SYNC_MASTER}
 
@@ -200,3 +201,17 @@ async def test_a_message_is_acknowledged_only_when_it_is_in_the_log_of_a_slave(t
 def test_settings_that_contradict_each_other_are_refused(settings, problem):
     with pytest.raises(ConfigError, match=problem):
         StoreConfig(**settings)
+
+
+def test_what_copies_once_had_stays_replicated():
+    replication = Replication(StoreConfig(in_sync_replicas=3, **SYNC))
+    assert replication.replicated_where == 0
+    replication.update(2, [500, 300])
+    assert replication.replicated_where == 300
+    replication.update(1, [700])
+    assert replication.replicated_where == 300
+    assert replication.is_hopeless
+    replication.update(2, [100, 200])
+    assert replication.replicated_where == 300
+    replication.update(3, [900, 800, 100])
+    assert replication.replicated_where == 800
