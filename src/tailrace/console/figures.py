@@ -9,8 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 
 from tailrace.broker.core.context import BrokerContext
 from tailrace.console.viewer import Viewer
-from tailrace.formats.lite import parent_of
-from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.node.subscription_group import is_system_group
 from tailrace.observe.lags import QueueLag, queue_lags
 from tailrace.requests.executors import in_steps, pause
@@ -120,10 +119,7 @@ class Figures:
         def make() -> dict[tuple[str, str], GroupLag]:
             found: dict[tuple[str, str], GroupLag] = {}
             for queue in queue_lags(self._broker, pause=pause, step=STEP):
-                topic = queue.topic
-                if topic.startswith(LMQ_PREFIX):
-                    topic = parent_of(topic) or topic  # Lite topics may be very many
-                lag = found.setdefault((queue.group, topic), GroupLag(topics={topic}))
+                lag = found.setdefault(queue.pair, GroupLag(topics={queue.pair[1]}))
                 lag.behind += queue.behind
                 lag.queues += 1
                 if queue.behind:

@@ -33,7 +33,6 @@ from tailrace import metrics
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.statistics.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
-from tailrace.formats.lite import parent_of
 from tailrace.formats.names import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
@@ -316,7 +315,7 @@ def _consumed(broker: BrokerContext, pause: Callable[[], None] = no_pause) -> di
     lags = dict[tuple[str, str], _Lag]()
     for queue in queue_lags(broker, pause=pause):
         topic, queue_id, until = queue.topic, queue.queue_id, queue.until
-        lag = lags.setdefault((queue.group, parent_of(topic) or topic), _Lag())  # Lite topics may be very many
+        lag = lags.setdefault(queue.pair, _Lag())
         lag.behind += queue.behind
         lag.in_flight += queue.handed_out - queue.first
         lag.ready += until - queue.handed_out

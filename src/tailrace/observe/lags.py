@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tailrace.broker.core.context import BrokerContext
+from tailrace.formats.lite import parent_of
 from tailrace.requests.executors import in_steps, no_pause
 
 __all__ = ["QueueLag", "queue_lags"]
@@ -28,6 +29,11 @@ class QueueLag(NamedTuple):
     """End of the messages that were sent to consumers."""
     until: int
     """End of the queue."""
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Group and topic under which the queue is summed: for a Lite topic its parent, as they may be very many."""
+        return self.group, parent_of(self.topic) or self.topic
 
     @property
     def behind(self) -> int:
