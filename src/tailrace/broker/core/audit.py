@@ -20,6 +20,7 @@ from tailrace.auth.accesses import Accesses
 from tailrace.auth.model import acl_of
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.core.audit_log import AuditLog
+from tailrace.broker.core.settings import properties_in
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig, option_name
 from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RefusalError
@@ -27,7 +28,6 @@ from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
 from tailrace.formats.requests.table import REQUESTS
 from tailrace.logs import get_logger
-from tailrace.properties import parse_properties
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.server import Processor
 
@@ -170,7 +170,7 @@ def _details(request: RemotingCommand) -> dict[str, Any]:
     if read is not None:
         try:
             found |= read(request)
-        except (ValueError, TypeError, AttributeError, ConfigError):
+        except (ValueError, TypeError, AttributeError, ConfigError, RefusalError):
             found["body"] = "cannot be read"
     return found
 
@@ -190,7 +190,7 @@ def _entries(request: RemotingCommand) -> dict[str, Any]:
 
 
 def _settings(request: RemotingCommand) -> dict[str, Any]:
-    values = parse_properties(request.body.decode())
+    values = properties_in(request.body)
     return {"settings": {
         name[:TEXT_MAX]: value[:TEXT_MAX] if name in _SHOWN else "not shown"
         for name, value in itertools.islice(values.items(), NAMES_MAX)}}
