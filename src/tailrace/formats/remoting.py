@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import orjson
 
-from tailrace.errors import RefusalError, RemotingFrameError, StoreError
+from tailrace.errors import RefusalError, RemotingFrameError
 from tailrace.formats._layout import Layout
 from tailrace.formats.requests.custom_header import CustomHeader, H, read_header
 from tailrace.response_codes import ResponseCode
@@ -312,15 +312,19 @@ class RemotingCommand:
         return self.answer(refusal.code, refusal.remark, dict(refusal.ext))
 
     def failed(self, error: Exception) -> RemotingCommand:
-        """Return the response SYSTEM_ERROR for an error. A store says a sentence, others begin with their type."""
-        text = str(error) if isinstance(error, StoreError) else f"{type(error).__name__}: {error}"
-        return self.answer(ResponseCode.SYSTEM_ERROR, text)
+        """Return the response SYSTEM_ERROR for an error."""
+        return self.answer(ResponseCode.SYSTEM_ERROR, failure_text(error))
 
     def __repr__(self) -> str:
         return (
             f"RemotingCommand(code={self.code}, opaque={self.opaque}, flag={self.flag}, "
             f"remark={self.remark!r}, ext={self.ext!r}, body={len(self.body)} bytes)"
         )
+
+
+def failure_text(error: Exception) -> str:
+    """Return the remark of SYSTEM_ERROR for an error: its type and its text."""
+    return f"{type(error).__name__}: {error}"
 
 
 def sender_of(request: RemotingCommand) -> str:

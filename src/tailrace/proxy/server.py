@@ -25,7 +25,7 @@ from tailrace.broker.controller import BrokerController
 from tailrace.env.linux_calls import trim_heap
 from tailrace.env.processes import listener_of
 from tailrace.errors import RemotingConnectError
-from tailrace.formats.remoting import RemotingCommand
+from tailrace.formats.remoting import RemotingCommand, failure_text
 from tailrace.logs import get_logger
 from tailrace.proxy import limits
 from tailrace.proxy.acks import AckActivity
@@ -259,7 +259,7 @@ class GrpcServer:
         if isinstance(error, RemotingConnectError):  # the server stops
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
         events.GRPC_CALL_FAILED.log(_log, method=name, peer=context.peer(), reason=repr(error), exc_info=True)
-        return status(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+        return status(Code.INTERNAL_SERVER_ERROR, failure_text(error))
 
     def _observe(self, name: str, code: int, begun_ns: int) -> None:
         took_ms = (self._broker.clock.monotonic_ns() - begun_ns) / 1e6

@@ -14,7 +14,13 @@ from typing import Final, Protocol, TypeVar, final
 from tailrace import events
 from tailrace.env.supervision import failed
 from tailrace.errors import RefusalError
-from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
+from tailrace.formats.remoting import (
+    RemotingCommand,
+    ResponseCode,
+    decode_frame,
+    encode,
+    failure_text,
+)
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
 from tailrace.remoting import Channel
@@ -207,7 +213,7 @@ class JoinedReply:
         """Send the answer for an error to each of the requests."""
         def change(response: RemotingCommand) -> None:
             response.code, response.remark, response.ext = (
-                ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}", {})
+                ResponseCode.SYSTEM_ERROR, failure_text(error), {})
 
         self.channel.write(_edited(self._answers, change))
 

@@ -153,7 +153,7 @@ def test_bytes_are_freed_on_request(broker, kit, channel):
         started = {**plan, "freedBytes": 0, "files": [], "ended": False}
         assert ask(freeBytes="8193") == (0, started)
         assert ask() == (0, started)
-        assert ask(freeBytes="1") == (1, "a request to free 8193 bytes is under way; 0 are freed")
+        assert ask(freeBytes="1") == (1, "StoreError: a request to free 8193 bytes is under way; 0 are freed")
         while not store.retention.clean_commit_log.free_request.ended:
             store.retention.clean_commit_log.step()
         assert ask() == (0, plan)

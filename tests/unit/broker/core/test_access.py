@@ -82,7 +82,7 @@ def test_what_cannot_be_is_refused_with_the_codes_of_the_reference(tmp_path, kit
             assert len(listed(await root.ask(Code.AUTH_LIST_ACL))) == 1
             for body in (b"", b"[]", b"{", b"5"):
                 answer = await root.client.invoke(root.address, Code.AUTH_CREATE_ACL, {"subject": "User:ann"}, body)
-                assert (answer.code, answer.remark.startswith("body: ")) == (1, True)
+                assert (answer.code, answer.remark.startswith("MessageIllegalError: body: ")) == (1, True)
             only = "The super user can only be"
             async with asking(controller, ANN) as ann:  # who may manage users, without being a super user
                 assert await ann.codes(

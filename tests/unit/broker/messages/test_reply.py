@@ -213,7 +213,7 @@ def test_a_store_that_fails_is_told(reply, asker, store):
 
     store.put_inner = failing
     answer = reply(ext())
-    assert (answer.code, answer.remark) == (1, "the store is closed")
+    assert (answer.code, answer.remark) == (1, "StoreError: the store is closed")
 
 
 def test_a_topic_deleted_during_the_push_gets_nothing(reply, asker, store, broker):
