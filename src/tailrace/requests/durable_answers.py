@@ -93,7 +93,7 @@ class DurableAnswers:
         return self._limit - self.pending
 
     def status(self, until: int) -> asyncio.Future[PutMessageStatus]:
-        """Return the future of the result of the sync up to ``until``, for an answer that is no frame."""
+        """Return the future of the result of the sync up to ``until``, for an answer that is not a frame."""
         awaited = AwaitedStatus(self._loop.create_future())
         self.add(awaited, b"", until, awaited.done)
         return awaited.future

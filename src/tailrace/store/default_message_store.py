@@ -419,7 +419,7 @@ class DefaultMessageStore:
             self._reput_handle.wake()  # else the flush or a slave wakes it, because records are shown after it
 
     def hurry_reput(self) -> None:
-        """Have dispatch run now if it is behind, because a reader begins to wait."""
+        """Have dispatch run now unless all messages are dispatched, because a reader begins to wait."""
         if self._reput_handle is not None and self.reput.reput_from_offset < self.confirm_offset():
             self._reput_handle.hurry()
 
