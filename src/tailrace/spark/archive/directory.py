@@ -215,8 +215,9 @@ def _merge(
                 events.OFFSETS_OF_AN_OLDER_TOPIC_OF_THE_SAME_NAME_ARE_LEFT_OUT.log(
                     _log, topic=one.topic, queue_id=one.queue_id, until=one.end)
                 break
-            used.insert(0, (manifest, one))
+            used.append((manifest, one))
             least = one.start
         if used:
+            used.reverse()
             there[key] = ArchivedQueue(key, present, used, archive, file_system)
     return there

@@ -15,6 +15,7 @@ files is missing or damaged, its manifest is removed first.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,7 +129,10 @@ class ArchiveJob:
         self._file_system = file_system or OsFileSystem()
         self._progress = progress
         check_places(self._store, self._archive)
-        self._sealed_until = -1
+        self._there: list[int] = []
+        """Segments with a manifest, in order. No other job writes them while this one has the lock."""
+        self._rows: dict[str, list[str]] | None = None
+        """For each name of a segment's directory, the days that have it; None before the first is needed."""
         self._new_files: list[str] = []
         self.gone: list[int] = []
         """Segments that retention deleted before they were archived."""
@@ -171,6 +175,7 @@ class ArchiveJob:
         names = [name for path in self._log_paths for name in self._file_system.list(path)]
         if names == self._new_files:
             return []  # a segment is sealed only when the log has a new file
+        self._there = list_manifests(self._file_system, self._archive)
         directory = StoreDirectory(
             self._store, config=self._config, file_system=self._file_system)
         sealed = sealed_segments(directory)
@@ -209,7 +214,8 @@ class ArchiveJob:
         self.checked = 0
         broken: dict[int, str] = {}
         found: list[Manifest] = []
-        for segment in list_manifests(self._file_system, self._archive):
+        self._there = list_manifests(self._file_system, self._archive)
+        for segment in self._there:
             try:
                 manifest = read_manifest(self._file_system, self._archive, segment)
             except CorruptionError as error:
@@ -323,6 +329,9 @@ class ArchiveJob:
             if place not in places:
                 self._file_system.makedirs(place)
                 places.add(place)
+                day, name = place.rsplit("/", 2)[1:]
+                if self._rows is not None:
+                    self._rows.setdefault(name, []).append(day)
             self._file_system.rename(source, target)
         for place in sorted(places):
             self._file_system.sync_dir(place)
@@ -334,21 +343,26 @@ class ArchiveJob:
 
     def _write(self, manifest: Manifest) -> None:
         """Write a manifest with its link, and the link of the manifest after it."""
-        there = list_manifests(self._file_system, self._archive)
-        earlier = [one for one in there if one < manifest.segment]
+        there, place = self._there, bisect_left(self._there, manifest.segment)
         before = manifest.before
         # The link to a missing manifest is kept, because nothing else says that it is missing.
-        if before is None or before.segment in there:
-            before = self._link_to(earlier[-1]) if earlier else None
+        if before is None or self._has(before.segment):
+            before = self._link_to(there[place - 1]) if place else None
         write_manifest(self._file_system, self._archive, replace(manifest, before=before))
+        if not self._has(manifest.segment):
+            there.insert(place, manifest.segment)
         link = ManifestLink(manifest.segment, manifest.sha256)
-        later = [one for one in there if one > manifest.segment]
-        if later:
-            following = self._readable(later[0])
+        if place + 1 < len(there):
+            following = self._readable(there[place + 1])
             if following is not None and following.protected and following.before != link and (
-                following.before is None or following.before.segment in {*earlier, manifest.segment}
+                following.before is None or (
+                    following.before.segment <= manifest.segment and self._has(following.before.segment))
             ):
                 write_manifest(self._file_system, self._archive, replace(following, before=link))
+
+    def _has(self, segment: int) -> bool:
+        place = bisect_left(self._there, segment)
+        return place < len(self._there) and self._there[place] == segment
 
     def _readable(self, segment: int) -> Manifest | None:
         try:
@@ -364,7 +378,7 @@ class ArchiveJob:
     def _mend_links(self, *, accept_missing: bool) -> list[str]:
         """Write links that are missing after a kill. Return problems: manifests that are missing."""
         found = [
-            one for segment in list_manifests(self._file_system, self._archive)
+            one for segment in self._there
             if (one := self._readable(segment)) is not None]
         there = {one.segment for one in found}
         for number, one in enumerate(found):
@@ -384,12 +398,19 @@ class ArchiveJob:
         if self._file_system.exists(path):
             self._file_system.remove(path)
             self._file_system.sync_dir(path.rpartition("/")[0])
+        if self._has(segment):
+            self._there.remove(segment)
 
     def _remove_unpublished(self, segment: int) -> None:
         """Remove files of a segment without a manifest: an earlier attempt was interrupted."""
         rows = f"{self._archive}/{ROWS}"
-        for day in self._file_system.list(rows):
-            for name in segment_names(segment):
+        if self._rows is None:
+            self._rows = {}
+            for day in self._file_system.list(rows):
+                for name in self._file_system.list(f"{rows}/{day}"):
+                    self._rows.setdefault(name, []).append(day)
+        for name in segment_names(segment):
+            for day in self._rows.pop(name, ()):
                 self._remove_tree(f"{rows}/{day}/{name}")
 
     def _move_days(self) -> None:

@@ -249,3 +249,40 @@ def test_the_share_of_the_bytes_that_are_done_is_reported(tmp_path):
         shares.clear()
         assert job.step(shares.append) == []
         assert shares == [], "nothing to do"
+
+
+class CountedFiles:
+    """The files of this machine; ``listed`` counts the listings of each directory."""
+
+    def __init__(self):
+        self.listed = {}
+
+    def list(self, path):
+        self.listed[path] = self.listed.get(path, 0) + 1
+        return FILES.list(path)
+
+    def __getattr__(self, name):
+        return getattr(FILES, name)
+
+
+def test_a_run_lists_manifests_and_days_once_whatever_it_publishes(tmp_path):
+    fill(tmp_path / "s", count=400)
+    files = CountedFiles()
+    made = archive(tmp_path / "s", tmp_path / "a", file_system=files)
+    assert len(made) > 5
+    assert_restored(tmp_path / "s", tmp_path / "a", len(made))
+    assert files.listed[f"{tmp_path}/a/_manifests"] == 1
+    assert files.listed[f"{tmp_path}/a/rows"] == 1
+    for at, one in enumerate(manifests(tmp_path / "a")):
+        assert (one.before.segment if at else one.before) == (made[at - 1].segment if at else None)
+
+
+def test_segments_that_are_archived_in_another_order_are_linked(tmp_path):
+    fill(tmp_path / "s", count=400)
+    first = archive(tmp_path / "s", tmp_path / "a")
+    for one in (first[1], first[3]):
+        (tmp_path / "a" / one.files[0].path).unlink()
+    assert [one.segment for one in archive(tmp_path / "s", tmp_path / "a")] == [first[1].segment, first[3].segment]
+    found = assert_restored(tmp_path / "s", tmp_path / "a", len(first))
+    assert [one.before.segment for one in found[1:]] == [one.segment for one in found[:-1]]
+    assert [one.before.sha256 for one in found[1:]] == [one.sha256 for one in found[:-1]]
