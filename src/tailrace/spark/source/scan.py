@@ -7,6 +7,7 @@ it finds. Fewer messages than the driver planned are reported as data loss, unle
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Final
 
@@ -102,18 +103,24 @@ def plan_scan(
         (found.phy_offset, found.size, found.reason) for found in directory.damaged
         if not wanted or found.phy_offset < until
     ]
+    starts = [file.file_from_offset for file in directory.log_files]
+    firsts, lasts = (np.array([getattr(one, name) for one in wanted], dtype=np.int64) for name in ("first", "last"))
+    at = np.searchsorted(positions, [found[0] for found in damaged])
+    named = [place < len(positions) and positions[place] == found[0]
+             for place, found in zip(at.tolist(), damaged, strict=True)]
     tasks = []
     for low, high in plan_splits(positions, until, options.split_bytes, options.min_partitions):
         first, last = np.searchsorted(positions, [low, high])
         tasks.append(ScanTask(
             label, directory.path, (low, high),
             [
-                (file.path, file.file_from_offset, file.size) for file in directory.log_files
-                if file.file_from_offset < high and low < file.file_from_offset + file.size
+                (file.path, file.file_from_offset, file.size)
+                for file in directory.log_files[max(bisect_right(starts, low) - 1, 0) : bisect_left(starts, high)]
+                if low < file.file_from_offset + file.size
             ],
-            [one for one in wanted if one.first < high and low <= one.last],
+            [wanted[number] for number in np.flatnonzero((firsts < high) & (low <= lasts)).tolist()],
             int(last - first) - sum(
-                low <= found[0] < high and found[0] in positions for found in damaged),
+                low <= found[0] < high and is_named for found, is_named in zip(damaged, named, strict=True)),
             [found for found in damaged if low <= found[0] < high],
         ))
     return tasks

@@ -6,7 +6,7 @@ exactly the offsets in the checkpoint, so a batch that is run again gives the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.spark.plain_errors import plain_errors, plain_errors_of_rows
-from tailrace.spark.source.checkpoints import Checkpoint, Queue, from_json, to_json
+from tailrace.spark.source.checkpoints import Checkpoint, Directory, Queue, from_json, to_json
 from tailrace.spark.source.offsets import (
     ended_at,
     open_directories,
@@ -50,6 +50,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, Any] | None = None
         self._gone: set[Queue] = set()
         """Queues of the checkpoint that do not exist, for which this was logged."""
+        self._opened: Mapping[str, Directory] | None = None
+        """The directories in which the trigger has looked for the end of its batch, until the batch is planned."""
 
     @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - this and the following names are Spark's
@@ -68,17 +70,20 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of a query that reads the messages stored so far."""
+        self._opened = None
         self._target = self.reportLatestOffset()
 
     @plain_errors
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The end of every queue, for the query's progress."""
-        return to_json(Checkpoint(tips(open_directories(self._options), self._options), {}), self._labels)
+        """The end of every queue, for the query's progress: that which the trigger has seen."""
+        directories = self._opened if self._opened is not None else open_directories(self._options)
+        return to_json(Checkpoint(tips(directories, self._options), {}), self._labels)
 
     @plain_errors
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch; ``start`` itself when it is to wait for more."""
         first, directories = from_json(start, self._labels), open_directories(self._options)
+        self._opened = directories
         tip = tips(directories, self._options) if self._target is None else (
             from_json(self._target, self._labels).offsets)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -110,7 +115,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = from_json(start, self._labels), from_json(end, self._labels)
         if first == last:
             return []
-        directories = open_directories(self._options)
+        self._opened = None
+        directories = open_directories(self._options)  # again: retention may have deleted messages since
         ranges = stream_ranges(directories, first, last, self._options)
         return [
             task for label, directory in directories.items()

@@ -18,6 +18,7 @@ from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions, local_runner
 from tailrace.spark.archive.verification import restored
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.spark.pipeline.audit import audit
+from tailrace.spark.source import stream_reader
 from tailrace.store.archive_manifest import read_manifest
 from tailrace.testing.sim_clock import SimClock
 
@@ -166,3 +167,19 @@ def test_a_batch_waits_for_enough_messages_but_not_for_ever(tmp_path):
     assert reader.latestOffset(START, limit) == end, "enough is there"
     reader.prepareForTriggerAvailableNow()
     assert reader.latestOffset(before, limit) == end, "what is there now is read"
+
+
+def test_a_trigger_opens_each_store_for_the_end_of_its_batch_and_for_the_plan(tmp_path, monkeypatch):
+    path = tmp_path / "s"
+    fill(path)
+    opened, original = [], stream_reader.open_directories
+    monkeypatch.setattr(
+        stream_reader, "open_directories", lambda options: opened.append(1) or original(options))
+    reader = TailraceDataSource({"path": str(path)}).streamReader(None)
+    end = reader.latestOffset(START, reader.getDefaultReadLimit())
+    assert nexts(reader.reportLatestOffset()) == nexts(end)
+    assert len(opened) == 1
+    tasks = reader.partitions(START, end)
+    assert (len(opened), len(tasks)) == (2, 1)
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+    assert len(opened) == 3
