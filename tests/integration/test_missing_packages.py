@@ -108,6 +108,12 @@ def test_each_package_of_spark_is_named_alone(run, module):
     assert (code, error) == (3, f"{text}\n")
 
 
+def test_the_package_of_tables_is_named_before_spark_starts(run):
+    [(code, error)] = run(["pyiceberg"], [["pipeline", "archive", "STORE", "OUT", "--table", "lake"]])
+    text = "tailrace: tables of Iceberg need the package pyiceberg: pip install '.[lake]' in the checkout"
+    assert (code, error) == (3, f"{text}\n")
+
+
 def test_every_command_of_spark_is_tried():
     tried = {" ".join(words.split()[:2]) for words in NEEDS}
     assert {name for name in every_command() if name.startswith("pipeline ")} <= tried

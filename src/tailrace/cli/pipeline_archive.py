@@ -140,7 +140,7 @@ def archive(
 def _lake(
     target: Path, namespace: str, catalog: str, properties: dict[str, str], *, system_topics: bool
 ) -> "Lake":
-    """Open the tables, before Spark starts: a catalogue that is down is named at once."""
+    """Open the tables before Spark starts, so that a catalogue that is down is named first."""
     from tailrace.spark.lake.catalogue import Lake  # noqa: PLC0415 - PyIceberg
 
     return Lake(
@@ -231,7 +231,7 @@ def _follow(
         except Exception as error:
             if not ended.is_set():
                 raise
-            failed = f"the last step was cut off: {error}"  # the same signal ended Spark's JVM, too
+            failed = f"the last step was cut off: {error}"  # the same signal has also ended Spark's JVM
         ended.wait(every)
     return failed
 
