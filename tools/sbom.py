@@ -1,8 +1,8 @@
 """Write the bill of materials of a release (CycloneDX JSON): dist/tailrace-VERSION.cdx.json.
 
 Its components are the locked packages of requirements/runtime.txt, which every installation has, and those of the
-extras in spark.txt, lake.txt and grpc.txt, which are optional. cyclonedx-py reads names, versions and hashes; the licences are
-those that the installed packages declare. The same tree gives the same file.
+extras in spark.txt, lake.txt and grpc.txt, which are optional. cyclonedx-py reads names, versions and hashes; the
+licences are those that the installed packages declare. The same tree gives the same file.
 
     python tools/sbom.py [FILE]
 """
