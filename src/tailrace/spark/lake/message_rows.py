@@ -21,12 +21,14 @@ from tailrace.spark.buffers import Scratch
 from tailrace.spark.lake.schemas import BROKER, MESSAGES_SCHEMA, SOURCE_NAMES
 from tailrace.spark.source.archived_batches import records_of
 
-__all__ = ["NEEDED", "days_of", "messages_in"]
+__all__ = ["NEEDED", "NEEDED_OF_BATCHES", "days_of", "has_inner_batch", "messages_in"]
 
 _SOURCE: Final = tuple(SOURCE_NAMES.values())
 _SCHEMA: Final = arrow_schema(_SOURCE)
-NEEDED: Final = tuple(dict.fromkeys(("kind", *_SOURCE, *ENCODED_COLUMNS)))
+NEEDED: Final = ("kind", *_SOURCE)
 """Columns of the archive that ``messages_in`` needs."""
+NEEDED_OF_BATCHES: Final = tuple(dict.fromkeys((*NEEDED, *ENCODED_COLUMNS)))
+"""Columns that it needs for a table with an inner batch, whose record is made again."""
 _TIMES: Final = ("storeTimestamp", "bornTimestamp", "deliverAt")
 _DAY_US: Final = 86_400_000_000
 _LAST_US: Final = 2_932_897 * _DAY_US
@@ -38,7 +40,7 @@ _SLICE: Final = 64 << 20
 def messages_in(
     table: pa.Table, broker: str, is_wanted: Callable[[str], bool], scratch: Scratch
 ) -> Iterator[pa.Table]:
-    """Yield the messages of a row group of the archive with ``NEEDED`` columns, as rows of ``messages``.
+    """Yield the messages of a row group of the archive, as rows of ``messages``.
 
     ``is_wanted`` chooses topics. Raises CorruptionError for a row of an inner batch from which no record can be made.
     """
@@ -55,7 +57,7 @@ def messages_in(
         table = table.filter(keep)
     if not table.num_rows:
         return
-    inner = table["sysFlag"].to_numpy() & INNER_BATCH_BITS == INNER_BATCH_BITS
+    inner = _inner(table)
     if inner.any():
         for _, data, rows in records_of(table.filter(pa.array(inner)), scratch):
             made = Columns(data, Fields.of(message_rows(data, rows), _SOURCE), "", "stored")
@@ -63,6 +65,15 @@ def messages_in(
         table = table.filter(pa.array(~inner))
     if table.num_rows:
         yield from _shown(table, broker)
+
+
+def _inner(table: pa.Table) -> Any:
+    return table["sysFlag"].fill_null(0).to_numpy() & INNER_BATCH_BITS == INNER_BATCH_BITS
+
+
+def has_inner_batch(table: pa.Table) -> bool:
+    """Return True if a row of the archive is a record with several messages."""
+    return bool(_inner(table).any())
 
 
 def _shown(table: pa.Table, broker: str) -> Iterator[pa.Table]:

@@ -25,7 +25,13 @@ from tailrace.spark.archive.parquet_file import opened
 from tailrace.spark.archive.task import FileSink
 from tailrace.spark.buffers import Scratch
 from tailrace.spark.lake.files import WrittenFile, written_file
-from tailrace.spark.lake.message_rows import NEEDED, days_of, messages_in
+from tailrace.spark.lake.message_rows import (
+    NEEDED,
+    NEEDED_OF_BATCHES,
+    days_of,
+    has_inner_batch,
+    messages_in,
+)
 from tailrace.spark.lake.schemas import (
     MESSAGES_SCHEMA,
     RAW_SCHEMA,
@@ -67,7 +73,7 @@ class LakeTask:
 
 @dataclass(slots=True)
 class LakeResult:
-    """Files to commit. With ``problem`` there are none."""
+    """Files to commit. A result with ``problem`` has no files."""
 
     segment: int
     raw: list[WrittenFile] = field(default_factory=list)
@@ -165,7 +171,10 @@ class _DataFile:
 
 
 class _MessageWriter:
-    """Writes the messages of a segment: a file for each day, a row group for about 64 MiB of columns."""
+    """Writes the messages of a segment: a file for each day, a row group for about 64 MiB of columns.
+
+    The rows of a row group are in the order of topic, queue and offset.
+    """
 
     def __init__(
         self, task: LakeTask, target: Target, file_system: FileSystem, attempt: str, stack: ExitStack
@@ -174,18 +183,30 @@ class _MessageWriter:
         self._attempt, self._stack = attempt, stack
         self._schema = marked(MESSAGES_SCHEMA, target.ids)
         self._waiting: dict[int | None, list[pa.Table]] = {}
+        self._mixed: set[int | None] = set()
+        """Days whose waiting rows are not in the order of topic, queue and offset."""
         self._files: dict[int | None, _DataFile] = {}
 
     def write(self) -> list[WrittenFile]:
         task, scratch, read = self._task, Scratch(), Scratch()
         is_wanted: Callable[[str], bool] = (
             (lambda _: True) if task.every_topic else lambda topic: is_business_topic(topic, task.own_topics))
-        for table in _row_groups(task, self._file_system, read):
+        piece = -1
+        for start, table in _row_groups(task, self._file_system, read):
+            if start != piece:  # the rows of a piece of the log are in their order, and a row group of its own
+                for day in list(self._waiting):
+                    if sum(one.nbytes for one in self._waiting[day]) >= _GROUP_BYTES // 2:
+                        self._flush(day)
+                self._mixed.update(self._waiting)
+                piece = start
+            is_mixed = has_inner_batch(table)
             for made in messages_in(table, task.broker, is_wanted, scratch):
                 for day, rows in days_of(made).items():
                     waiting = self._waiting.setdefault(day, [])
                     waiting.append(rows)
-                    if sum(one.nbytes for one in waiting) >= _GROUP_BYTES:
+                    if is_mixed:
+                        self._mixed.add(day)
+                    if sum(one.nbytes for one in waiting) >= 2 * _GROUP_BYTES:
                         self._flush(day)
         for day in list(self._waiting):
             self._flush(day)
@@ -196,7 +217,8 @@ class _MessageWriter:
     def _flush(self, day: int | None) -> None:
         waiting = self._waiting.pop(day)
         table = pa.concat_tables(waiting)
-        if len(waiting) > 1:
+        if day in self._mixed:
+            self._mixed.remove(day)
             table = table.sort_by([(name, "ascending") for name in ("topic", "queue_id", "queue_offset")])
         if day not in self._files:
             text = "none" if day is None else str(np.datetime64(day, "D"))
@@ -206,13 +228,16 @@ class _MessageWriter:
         self._files[day].write(table)
 
 
-def _row_groups(task: LakeTask, file_system: FileSystem, scratch: Scratch) -> Iterator[pa.Table]:
-    """Yield the row groups of an archived segment, each compared with its checksum."""
+def _row_groups(task: LakeTask, file_system: FileSystem, scratch: Scratch) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the row groups of an archived segment, each compared with its checksum, and the start of their piece."""
     files: Sequence[ArchivedFile] = sorted(task.manifest.files, key=lambda one: (one.start, one.path))
     for file in files:
         with opened(file_system, archived_path(file_system, task.archive, file.path), file, scratch) as found:
             for number in range(found.num_row_groups):
-                yield found.read_row_group(number, columns=list(NEEDED), use_threads=False)
+                table = found.read_row_group(number, columns=list(NEEDED), use_threads=False)
+                if has_inner_batch(table):
+                    table = found.read_row_group(number, columns=list(NEEDED_OF_BATCHES), use_threads=False)
+                yield file.start, table
 
 
 class _Reader:

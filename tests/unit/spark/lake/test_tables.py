@@ -3,10 +3,14 @@
 import collections
 import contextlib
 import datetime as dt
+import multiprocessing
+import os
 import pathlib
+import random
 import re
 import shutil
 import tarfile
+import time
 import zlib
 
 import pytest
@@ -24,9 +28,11 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 pytest.importorskip("pyiceberg")
 import duckdb
+import lake_child
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from page_runner import blocks
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
@@ -45,6 +51,7 @@ from tailrace.spark.lake.schemas import MESSAGES_SCHEMA, SOURCE_NAMES
 from tailrace.store.archive_manifest import list_manifests, manifest_path, read_manifest
 
 FILES = OsFileSystem()
+DOCS = pathlib.Path(__file__).parents[4] / "docs"
 FIXTURES = pathlib.Path(__file__).parents[3] / "interop" / "fixtures"
 SEGMENT = 64 << 10
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")]
@@ -142,6 +149,12 @@ def test_polars_duckdb_and_pyiceberg_read_the_rows_of_the_source(tmp_path, monke
     assert {(one["topic"], one["queue_id"], one["queue_offset"]): (one["body"], one["store_timestamp"])
             for one in by_polars.to_dicts()} == {
         key: (row["body"], row["store_timestamp"]) for key, row in found.items()}
+    for name in paths_of(target):
+        file = pq.ParquetFile(name)
+        for group in range(file.num_row_groups):
+            keys = [key_of(row) for row in file.read_row_group(
+                group, columns=["topic", "queue_id", "queue_offset"]).to_pylist()]
+            assert keys == sorted(keys)
     by_duckdb = duckdb.sql(
         f"SELECT topic, queue_id, queue_offset, body, store_timestamp FROM read_parquet({paths_of(target)})").fetchall()
     assert {one[:3]: (one[3], one[4]) for one in by_duckdb} == {
@@ -495,3 +508,59 @@ def test_only_the_newest_hundred_snapshots_are_kept(tmp_path):
         assert commit_module.expire_snapshots(tables.raw) == 12
         assert len(tables.raw.table.refresh().snapshots()) == 100
         assert tables.raw.refresh() == before
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
+    path, target = tmp_path / "s", tmp_path / "a"
+    fill(path)
+    archive(path, target)
+    with Lake(str(target), "lake", "broker-a", FILES) as tables:
+        done = LakeJob(str(path), str(target), tables, local_runner(FILES), broker=BrokerConfig()).step()
+    page = blocks((DOCS / "how-to/data/lakehouse.md").read_text())
+    [code] = [one.text for one in page if "import polars" in one.text]
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
+    *lines, pandas_line, polars_line, duckdb_line, sql = code.replace("ARCHIVE", str(target)).strip().splitlines()
+    names = {}
+    exec("\n".join(lines), names)
+    assert len(eval(pandas_line, names)) == len(eval(polars_line, names)) == done.message_rows
+    exec(duckdb_line, names)
+    assert eval(sql, names).fetchall() == [("orders", done.message_rows)]
+    names["catalog"].close()
+    names["duckdb"].close()
+
+
+@pytest.mark.parametrize("kills", [pytest.param(200, marks=pytest.mark.long)])
+def test_processes_that_are_killed_at_random_add_every_record_to_exactly_one_snapshot(tmp_path, kills):
+    """The seed is printed; kill -9 comes at a random moment of a process's work."""
+    seed = int(os.environ.get("SEED", "1"))
+    print(f"SEED={seed}")
+    moments = random.Random(seed)
+    path, archived, target = tmp_path / "s", tmp_path / "archived", tmp_path / "a"
+    fill(path, until=700)
+    archive(path, archived)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["lake_child"])
+    killed, rounds, longest = 0, 0, 1.0
+    while killed < kills:
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(archived, target)
+        rounds += 1
+        while True:
+            child = context.Process(target=lake_child.add, args=(str(path), str(target)))
+            began = time.monotonic()
+            child.start()
+            child.join(moments.uniform(0, longest))
+            if child.is_alive():
+                child.kill()
+                killed += 1
+                child.join()
+                continue
+            assert child.exitcode == 0
+            longest = max(0.3, (longest + time.monotonic() - began) / 2)
+            break
+        assert_whole(path, target)
+        with lake(target) as tables:
+            for table in (tables.raw.table, tables.messages.table):
+                files = [one["file_path"] for one in table.inspect.data_files().to_pylist()]
+                assert len(files) == len(set(files))
+    assert rounds > 1
