@@ -46,6 +46,7 @@ def test_a_message_is_found_as_soon_as_it_is_acknowledged(tmp_path):
         producer.send(Message(topic="orders", body=b"x", keys=["verified"]))
         code, lines, error = run("verify", store)
         assert (code, lines[-1]["summary"]["records"], error) == (0, 6, "")
+        assert run("sql", store, "SELECT count(*) AS n FROM messages WHERE topic = 'orders'") == (0, [{"n": 5}], "")
         producer.send(Message(topic="orders", body=b"x", keys=["copied"]))
         code, [report], error = run("backup", store, tmp_path / "copy")
         assert (code, error) == (0, "")

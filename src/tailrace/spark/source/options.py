@@ -171,9 +171,11 @@ class _Values:
     def __init__(self, options: Mapping[str, str], now_ms: int) -> None:
         self.texts = {name.lower(): value for name, value in options.items()}
         self._now_ms = now_ms
-        self.problems = unknown_options(options, (*_NAMES, *_BROKER_ONLY))
         self.is_remote = bool({"namesrv", "broker"} & self.texts.keys())
-        for name in _DIRECTORY_ONLY if self.is_remote else _BROKER_ONLY:
+        others = _DIRECTORY_ONLY if self.is_remote else _BROKER_ONLY
+        known = [name for name in (*_NAMES, *_BROKER_ONLY) if name not in others]
+        self.problems = unknown_options(options, known, [name.lower() for name in others])
+        for name in others:
             if name.lower() in self.texts:
                 self.problems.append(
                     f"{name} is for a read of a directory" if self.is_remote
