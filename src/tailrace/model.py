@@ -171,15 +171,22 @@ class BoundaryType(enum.Enum):
 
 def _shown(one: Any, *, leave_out: bool = False) -> str:
     """Return the text of a dataclass, with the beginning of long bytes; ``leave_out`` leaves out what is not set."""
-    parts = []
+    values = {}
     for each in fields(one):
         value = getattr(one, each.name)
         default = each.default_factory() if each.default_factory is not MISSING else each.default
-        if leave_out and value == default:
-            continue
+        if not leave_out or value != default:
+            values[each.name] = value
+    return _text_of(one, values)
+
+
+def _text_of(one: Any, values: Mapping[str, Any]) -> str:
+    """Return the text of an object with these values, with the beginning of long bytes."""
+    parts = []
+    for name, value in values.items():
         is_long = isinstance(value, bytes | bytearray | memoryview) and len(value) > SHOWN_MAX
         text = f"{bytes(value[:SHOWN_MAX])!r}... ({len(value):,} bytes)" if is_long else repr(value)
-        parts.append(f"{each.name}={text}")
+        parts.append(f"{name}={text}")
     return f"{type(one).__name__}({', '.join(parts)})"
 
 
@@ -393,8 +400,7 @@ def places_of(records: Iterable[bytes], queue_offsets: Iterable[int]) -> bytes:
     return array.array("q", itertools.chain.from_iterable(zip(ends, queue_offsets, strict=True))).tobytes()
 
 
-@dataclass(slots=True)
-class GetMessageResult:
+class GetMessageResult(msgspec.Struct, gc=False):
     """Result of a read of a queue. ``data`` holds the stored records one after the other."""
 
     status: GetMessageStatus
@@ -416,7 +422,7 @@ class GetMessageResult:
     """Number of messages of inner batches, without the first one of each record."""
 
     def __repr__(self) -> str:
-        return _shown(self)
+        return _text_of(self, {name: getattr(self, name) for name in self.__struct_fields__})
 
     @property
     def message_count(self) -> int:
