@@ -85,9 +85,8 @@ class MessageStore:
         self.topics = opened.topics
         self.retention = opened.retention
         """The service that deletes expired files and checks the disks."""
-        self.inner = store
+        self.inner, self._reput = store, store.reput
         self._put_plain, self._put_parts = store.commit_log.tail.put, store.commit_log.tail.put_parts
-        self._reput = store.reput
         self._embedded = EmbeddedTopics(opened.topics, store)
         self.queue_of = store.queue_of
         """Returns the reader of a queue, for a broker: an unknown topic is empty and not an error of its client."""

@@ -13,9 +13,8 @@ Owns one file. Invariants:
   M7  Bytes that are not known to be in memory are read with a system call, because a load from a mapping ends the
       process if the disk cannot read them. A caller that takes the mapping itself (``hold_view``, ``buffer``,
       ``select`` with ``mapped``) answers for that.
-Commit point: ``wrote_position`` moves for readers, ``flush`` for durability. Other rooms move positions with these,
-``advance``, ``loaded_at``, ``end_at`` and ``doubt`` only; ``store.append`` sets ``wrote_position`` by M1 and M2 itself,
-because it does so for each record.
+Commit point: ``advance`` for readers, ``flush`` for durability. Other rooms move positions with these and with
+``loaded_at``, ``end_at`` and ``doubt`` only.
 Concurrency: one writer; beside it any number of readers, one flusher, and one service for ``reserve_ahead``.
 Durable on return: ``flush`` all bytes below the position it returns; nothing else.
 """

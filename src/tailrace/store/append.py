@@ -717,9 +717,7 @@ class Appender:
             if not at:
                 raise ValueError(f"a record is longer than a file of {self._size} bytes")
             return
-        if at + size > self._size:
-            raise ValueError(f"{size} bytes at {at} of a file of {self._size}")
-        file.wrote_position = at + size  # the commit point: now the records are in the log
+        file.advance(size)  # the commit point: now the records are in the log
         if writer.phy_offset < 0:
             writer.phy_offset = self._start + at
         writer.until = self._start + at + size
