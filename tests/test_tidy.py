@@ -29,7 +29,7 @@ TEXT = {".py", ".md", ".toml", ".txt", ".in", ".yml", ".yaml", ".json", ".jsonl"
 FUNCTION_LINES, FILE_LINES = 70, 600
 LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
-    "src/tailrace/node/message_store.py": 640,
+    "src/tailrace/node/message_store.py": 655,
     "src/tailrace/remoting/server.py": 740,
     "src/tailrace/kernels/unit_records.py": 790,  # one loop, and its sinks in the same C
     "src/tailrace/segments/mapped_file.py": 650,  # one file and its rules

@@ -160,8 +160,6 @@ class BrokerController:
         """The open ports, while the broker is started."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._registration: Registration | None = None
-        self._slave: Slave | None = None
-        self._metadata: MetadataCopy | None = None
         self._slaves: SlavePort | None = None
         self._name_server: NameServer | None = None
         self._tls = tls
@@ -171,8 +169,7 @@ class BrokerController:
             self._clock, self._file_system, store.config_dir, auth, self._config.broker_cluster_name,
             read_only=bool(store.read_only))
         self.audit = self._made_audit(auth.audit_log)
-        self._settings = settings_of(
-            self._config, store.config, auth, storePathRootDir=str(store.path))
+        self._settings = settings_of(self._config, store.config, auth, storePathRootDir=str(store.path))
         proven = ProvenTopics(store.topics)
         self._broker = broker = self._context()
         subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.consumers)
@@ -186,10 +183,7 @@ class BrokerController:
         broker.waiting_sends = lambda: self._durable.pending
         self._send = self._made_send(proven, wait_durable=durable is not None)
         self._pop = PopConsumption(broker, self._file_system, synced)
-        self._lite = LiteTopics(broker, self._file_system)
-        self._pop.acks.lite = self._lite.acks
-        self._pop.inspect.lite = self._lite.pops.notification
-        broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(self._lite.pops.polling)
+        self._lite = self._made_lite()
         reply = ReplyMessageProcessor(broker, self._send.messages, durable)
         transactions = EndTransactionProcessor(broker, durable)
         self._checks = TransactionChecks(broker)
@@ -208,8 +202,17 @@ class BrokerController:
         waits = is_synced or self._store.inner.replication.waits
         return self._durable if waits else None, self._synced if is_synced else None
 
+    def _made_lite(self) -> LiteTopics:
+        lite = LiteTopics(self._broker, self._file_system)
+        self._pop.acks.lite = lite.acks
+        self._pop.inspect.lite = lite.pops.notification
+        self._broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(lite.pops.polling)
+        return lite
+
     def _make_slave(self) -> None:
         broker, store, config = self._broker, self._store, self._config
+        self._slave: Slave | None = None
+        self._metadata: MetadataCopy | None = None
         if store.config.broker_role is not BrokerRole.SLAVE:
             return
         run = broker.executors.background.run

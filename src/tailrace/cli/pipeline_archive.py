@@ -38,31 +38,35 @@ Verify = Annotated[
         "every segment that is in the archive already, and archive a damaged one again if the log has it. "
         "--no-verify: do not read back; retention does not count such a segment as archived."),
 ]
+Follow = Annotated[
+    bool, typer.Option("--follow", help="Keep running, and archive each segment when it is sealed.")]
+Every = Annotated[str, typer.Option(metavar="TIME", help="Period of --follow, such as 500ms, 10s or 5m.")]
+AcceptMissing = Annotated[
+    bool, typer.Option("--accept-missing", help="With --verify: continue although manifests are missing that other "
+                       "manifests name.")]
+PieceMib = Annotated[
+    int, typer.Option(min=1, max=1024, metavar="MIB", help="Bytes of the log in one file, in MiB.")]
+Table = Annotated[
+    str, typer.Option("--table", metavar="NAMESPACE", help="Also add the segments to two Iceberg tables of this "
+                      "namespace: messages, and the archive's rows.")]
+Catalog = Annotated[
+    str, typer.Option("--catalog", metavar="NAME", help="With --table: a catalogue in PyIceberg's configuration. "
+                      "Default: an SQLite file in ARCHIVE.")]
+SystemTopics = Annotated[
+    bool, typer.Option("--system-topics", help="With --table: messages also has topics of the system and of retries.")]
 
 
 def archive(
     store: Store,
     target: Archive,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Keep running, and archive each segment when it is sealed.")] = False,
-    every: Annotated[
-        str, typer.Option(metavar="TIME", help="Period of --follow, such as 500ms, 10s or 5m.")] = "10s",
+    follow: Follow = False,
+    every: Every = "10s",
     verify: Verify = None,
-    accept_missing: Annotated[
-        bool, typer.Option("--accept-missing", help="With --verify: continue although manifests are missing that "
-                           "other manifests name.")] = False,
-    piece_mib: Annotated[
-        int, typer.Option(min=1, max=1024, metavar="MIB", help="Bytes of the log in one file, in MiB.")
-    ] = 64,
-    table: Annotated[
-        str, typer.Option("--table", metavar="NAMESPACE", help="Also add the segments to two Iceberg tables of this "
-                          "namespace: messages, and the archive's rows.")] = "",
-    catalog: Annotated[
-        str, typer.Option("--catalog", metavar="NAME", help="With --table: a catalogue in PyIceberg's configuration. "
-                          "Default: an SQLite file in ARCHIVE.")] = "tailrace",
-    system_topics: Annotated[
-        bool, typer.Option("--system-topics", help="With --table: messages also has topics of the system and of "
-                           "retries.")] = False,
+    accept_missing: AcceptMissing = False,
+    piece_mib: PieceMib = 64,
+    table: Table = "",
+    catalog: Catalog = "tailrace",
+    system_topics: SystemTopics = False,
     master: Master = "local[*]",
     conf: Conf = None,
     as_json: AsJson = False,
@@ -76,12 +80,7 @@ def archive(
 
     Nothing in STORE changes.
     """
-    if accept_missing and not verify:
-        raise usage("--accept-missing needs --verify")
-    if follow and verify:
-        raise usage("--verify reads the archive once: run it without --follow")
-    if table and verify is False:
-        raise usage("--table needs verified segments: leave --no-verify out")
+    _refuse_pairs(follow=follow, verify=verify, accept_missing=accept_missing, table=table)
     if not table and (system_topics or catalog != "tailrace"):
         raise usage("--catalog and --system-topics need --table")
     if (period_ms := duration(every, "--every")) < PERIOD_MIN_MS:
@@ -135,6 +134,15 @@ def archive(
         job.report({**_report(done, archiving, took, failed), **({} if adding is None else adding.figures())})
         if failed:
             raise typer.Exit(1)
+
+
+def _refuse_pairs(*, follow: bool, verify: bool | None, accept_missing: bool, table: str) -> None:
+    if accept_missing and not verify:
+        raise usage("--accept-missing needs --verify")
+    if follow and verify:
+        raise usage("--verify reads the archive once: run it without --follow")
+    if table and verify is False:
+        raise usage("--table needs verified segments: leave --no-verify out")
 
 
 def _lake(

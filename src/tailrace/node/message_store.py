@@ -248,15 +248,15 @@ class MessageStore:
         return self._embedded.left_over_queues(topics)
 
     def set_message_arriving_listener(
-        self, listener: MessageArrivingListener | None, is_awaited: Callable[[], bool] = lambda: True
+        self, listener: MessageArrivingListener | None, is_awaited: Callable[[], bool] | None = None
     ) -> None:
         """Set the listener that the dispatch thread calls after messages can be read; None removes it.
 
-        While ``is_awaited`` returns False, messages can be read up to 10 ms after they were put; else 1 ms if dispatch
-        is not busy. After it has begun to return True, call `hurry_dispatch`.
+        While ``is_awaited`` returns False, messages can be read up to 10 ms after they were put; else, and without it,
+        1 ms if dispatch is not busy. After it has begun to return True, call `hurry_dispatch`.
         """
         self.inner.listeners[:] = [] if listener is None else [listener]
-        self.inner.is_awaited = is_awaited
+        self.inner.waits[:] = [] if is_awaited is None else [is_awaited]
 
     def hurry_dispatch(self) -> None:
         """Make messages readable now that were put before; returns without waiting for that."""

@@ -80,10 +80,6 @@ HINTS: Final = (
 """Files whose failed sync does not stop the store, see the table in docs/contributing/design/crash-consistency.md."""
 
 
-def _always() -> bool:
-    return True
-
-
 @final
 class DefaultMessageStore:
     """Everything below the root directory of a store, except its lock and its ``config/``."""
@@ -125,8 +121,8 @@ class DefaultMessageStore:
         )
         self.listeners: list[MessageArrivingListener] = []
         """Called by the dispatch thread after messages can be read."""
-        self.is_awaited: Callable[[], bool] = _always
-        """Returns whether a reader waits for messages. If none does, dispatch rests for longer between its steps."""
+        self.waits: list[Callable[[], bool]] = []
+        """Each returns whether readers wait for messages. If none does, dispatch rests for longer between its steps."""
         self.reput = ReputMessageService(self.commit_log, Dispatcher(
             self.queues, self.index, parse_delay_levels(config.message_delay_level), self.lives, self.listeners),
             self.confirm_offset, self.flags)
@@ -207,8 +203,7 @@ class DefaultMessageStore:
         self._write_flushed()
         config = self.config
         self._reput_handle = scheduler.every(
-            "ReputMessageService", _REPUT_MS * 50, self.reput.step,
-            rest_ms=lambda: _REPUT_MS if self.is_awaited() else _UNAWAITED_MS)
+            "ReputMessageService", _REPUT_MS * 50, self.reput.step, rest_ms=self._reput_rest_ms)
         self._flush_handle = scheduler.every(
             "GroupCommitService" if self.sync_flush else "FlushRealTimeService",
             lambda: config.flush_interval_commit_log, self._flush_step)
@@ -411,6 +406,9 @@ class DefaultMessageStore:
         self._counts.failed_times += 1
         self.refused_puts.note(result)
         return result
+
+    def _reput_rest_ms(self) -> int:
+        return _REPUT_MS if not self.waits or any(is_awaited() for is_awaited in self.waits) else _UNAWAITED_MS
 
     def wake_reput(self) -> None:
         """Wake dispatch, so that it does not wait for the end of its period."""
