@@ -155,7 +155,7 @@ class Comparison:
         kind = "longer" if end > high and first >= high else "different"
         what = (
             f"it has {end - high} bytes that its master does not have" if kind == "longer"
-            else "its records from there on are others than those of its master")
+            else "the records that follow are others than those of its master")
         raise ReplicationError(kind, f"the log of this slave differs from its master's at {first}: {what}", first)
 
     async def first_difference(self, low: int, high: int) -> int:
