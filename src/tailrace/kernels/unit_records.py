@@ -507,7 +507,7 @@ class AnswerFrame(Answer):
     """The frame of an answer to a pull: header and records, which are copied once, next to it.
 
     `UnitReader.fill` makes it. ``record_count`` is the number of its messages, ``size`` that of their bytes, and
-    ``next_offset`` the place of the next pull. An object is used again and again, by one thread.
+    ``next_offset`` the place of the next pull. One thread uses an object for many answers.
     """
 
     record_count = cython.declare(cython.Py_ssize_t, visibility="readonly")

@@ -66,7 +66,7 @@ _REPUT_MS: Final = 1
 _UNAWAITED_MS: Final = 10
 """Rest of dispatch while no reader waits. A step for one message costs nearly as much as one for twenty."""
 FAR_BEHIND: Final = 32 << 20
-"""Bytes of the log that dispatch may be behind before `let_dispatch_follow` waits."""
+"""Bytes of the log that may wait for dispatch until `let_dispatch_follow` waits."""
 _FOLLOW_MS: Final = 50
 _FLUSHED_WIDTH: Final = 96
 FOLLOWS_REASON: Final = "this broker is a slave, only the replication from its master appends"

@@ -81,7 +81,7 @@ def test_a_wrong_message_is_refused_by_name(store, wrong, text):
 
 
 def test_a_change_of_a_topic_counts_for_the_next_put(store):
-    """Also for puts into a queue that others were put into before."""
+    """Puts into a queue that has messages see it as well."""
     def put(queue_id=5, keys=()):
         return store.put(Message(topic="t", body=b"x", keys=keys), queue_id=queue_id)
 

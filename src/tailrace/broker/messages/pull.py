@@ -294,7 +294,7 @@ class PullMessageProcessor:
 
 
 def max_bytes_of(asked: int) -> int:
-    """Return the most bytes of an answer to a pull that asks for so many; 0 or less asks for none."""
+    """Return the most bytes of an answer to a pull that asks for ``asked`` bytes; 0 or less asks for none."""
     return min(asked, MAX_BYTES) if asked > 0 else DEFAULT_MAX_BYTES
 
 

@@ -1,7 +1,7 @@
 """The pull lane: plain pulls that find messages in memory, from frame to frame in compiled code.
 
 `tailrace.kernels.pull_lane` says which pulls are plain, and `ProvenSubscriptions` for which groups and topics. The lane
-refuses nothing and creates nothing: what it cannot answer with messages at once, such as a pull that finds none, is
+refuses nothing and creates nothing: what it cannot answer with messages immediately, such as a pull that finds none, is
 served by `PullMessageProcessor`. Everything that a pull counts or commits is counted and committed here as well.
 """
 
