@@ -1,14 +1,21 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Sort record rows by queue, and make the ConsumeQueue units of the records."""
 
+from typing import Any
+
 import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
 
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
 from tailrace.kernels.shared.copying import copy_bytes
 from tailrace.kernels.shared.fnv import queue_hash_of
+from tailrace.kernels.shared.key_hashes import hash_keys
 from tailrace.kernels.shared.names import known_name, known_start
+from tailrace.kernels.shared.record_scan import scan
 
 SOURCE_SHA256 = ""
 
@@ -120,6 +127,7 @@ def _run_of(
     return made if cython.compiled else (*map(int, made[:-1]), codes)
 
 
+@cython.ccall
 def build_units(
     rows: cython.longlong[:, ::1],
     order: cython.longlong[::1],
@@ -197,6 +205,7 @@ def _is_of_queue(
     return True
 
 
+@cython.ccall
 def number_queues(
     buf: cython.const[cython.uchar][::1],
     rows: cython.longlong[:, ::1],
@@ -277,6 +286,7 @@ def copy_columns(rows: cython.longlong[:, ::1], kept: cython.longlong[:, ::1]):
                 kept[r, k] = rows[r, k]
 
 
+@cython.ccall
 def sort_by_queue(
     numbers: cython.longlong[::1],
     queues: cython.Py_ssize_t,
@@ -493,3 +503,120 @@ def add_lmq_rows(
     if bad:
         raise ValueError(f"{count} rows into {out.shape[0]}, or a part outside of the bytes")
     return n
+
+
+@cython.cfunc
+@cython.inline
+def _plain_int(number: cython.longlong) -> int:
+    """Return a number of an array as Python's own; interpreted arrays have numbers of NumPy."""
+    return number if cython.compiled else int(number)
+
+
+@cython.cclass
+class ShortStep:
+    """The records of a short step of dispatch: rows, keys and units, in memory that all steps use.
+
+    `read` and `runs` do in two calls what a batch of rows does in a dozen, and leave the same numbers. ``rows``,
+    ``ends`` and ``hashes`` are arrays for rows, for the number after the last key of each row and for the hashes of
+    keys, ``order`` has the rows of the runs, ``bounds`` those of the queues in it, and ``units`` has the units.
+    ``count`` rows are in use.
+    """
+
+    rows: Any = cython.declare(object, visibility="readonly")
+    ends: Any = cython.declare(object, visibility="readonly")
+    hashes: Any = cython.declare(object, visibility="readonly")
+    order: Any = cython.declare(object, visibility="readonly")
+    bounds: Any = cython.declare(object, visibility="readonly")
+    units: bytearray = cython.declare(bytearray, visibility="readonly")
+    count: int = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    _with_keys: cython.bint
+    _queues: cython.Py_ssize_t
+    _rows: cython.longlong[:, ::1]
+    _ends: cython.longlong[::1]
+    _hashes: cython.int[::1]
+    _order: cython.longlong[::1]
+    _units: cython.uchar[::1]
+    _numbers: cython.longlong[::1]
+    _bounds: cython.longlong[::1]
+    _known: cython.longlong[:, ::1]
+    _table: cython.longlong[::1]
+    _names: cython.uchar[::1]
+
+    def __init__(
+        self, rows: Any, ends: Any, hashes: Any, order: Any, numbers: Any, bounds: Any, known: Any, table: Any,
+        with_keys: cython.bint,
+    ) -> None:
+        """``numbers``, ``known`` and ``table`` are those of `number_queues`."""
+        self.rows, self.ends, self.hashes, self.order, self.bounds = rows, ends, hashes, order, bounds
+        self.units = bytearray(L.UNIT_SIZE * len(rows))
+        self._rows, self._ends, self._hashes, self._order, self._units = rows, ends, hashes, order, self.units
+        self._numbers, self._bounds, self._known, self._table = numbers, bounds, known, table
+        self._names = bytearray(64 * len(known))
+        self._with_keys = with_keys
+        self.count = self._queues = 0
+
+    def read(
+        self, buf: cython.const[cython.uchar][::1], until: cython.Py_ssize_t, base: cython.longlong,
+    ) -> bool:
+        """Read the records in ``buf[:until]``, which is at position ``base`` of the log.
+
+        Return False, with ``count`` 0, unless they are whole records without damage that need no closer look and for
+        which there is room.
+        """
+        n: cython.Py_ssize_t
+        stop: cython.Py_ssize_t
+        done: cython.Py_ssize_t
+        reason: cython.int
+        k: cython.Py_ssize_t
+        self.count = self._queues = 0
+        n, stop, reason = scan(buf, 0, until, base, C.CHECK_PHY_OFFSET, self._rows)
+        if not n or reason != C.REASON_END or stop != until:
+            return False
+        for k in range(n):
+            if self._rows[k, C.KIND]:
+                return False
+        for k in range(self._table.shape[0]):
+            self._table[k] = 0
+        done, self._queues = number_queues(
+            buf, self._rows[:n], 0, self._numbers, 0, self._known, self._names, self._table)
+        if done < n or self._queues >= self._bounds.shape[0]:
+            return False
+        if self._with_keys:
+            done, k = hash_keys(buf, self._rows[:n], 0, self._hashes, 0, self._ends)
+            if done < n:
+                return False
+        self.count = n
+        return True
+
+    def runs(self, with_codes: cython.bint) -> tuple[list[tuple[bytes, int]], list[Any]]:
+        """Return topic and id of each queue, and the runs as `build_units` returns them."""
+        q: cython.Py_ssize_t
+        at: cython.Py_ssize_t
+        total: cython.Py_ssize_t = sort_by_queue(
+            self._numbers[: self.count], self._queues, self._order, self._bounds)
+        queues: list = []
+        for q in range(self._queues):
+            at = self._known[q, 2]
+            if cython.compiled:
+                name: bytes = PyBytes_FromStringAndSize(
+                    cython.cast(cython.p_char, cython.address(self._names[at])), self._known[q, 3])
+            else:
+                name = bytes(self._names[at : at + self._known[q, 3]])
+            queues.append((name, _plain_int(self._known[q, 1])))
+        return queues, build_units(
+            self._rows[: self.count], self._order[:total], self._bounds[: self._queues + 1], self._units, with_codes)
+
+    def positions(self, most: cython.Py_ssize_t) -> list[int]:
+        """Return the positions of the last ``most`` records."""
+        n: cython.Py_ssize_t
+        found: list = []
+        for n in range(max(self.count - most, 0), self.count):
+            found.append(_plain_int(self._rows[n, C.PHY]))
+        return found
+
+    def last(self) -> tuple[int, int, int]:
+        """Return position, size and store time of the last record."""
+        n: cython.Py_ssize_t = self.count - 1
+        if n < 0:
+            raise ValueError("there is no record")
+        return tuple([_plain_int(self._rows[n, k]) for k in (C.PHY, C.SIZE, C.STORE_TIMESTAMP)])

@@ -240,6 +240,21 @@ class MappedFileQueue:
             self.flushed_where = min(self.flushed_where, at)
             at += len(part)
 
+    def append_to_last(self, at: int, data: memoryview) -> bool:
+        """Do what `write` does if all of ``data`` belongs into the last file; else return False."""
+        files = self.files
+        if not files:
+            return False
+        file = files[-1]
+        begin = at - file.file_from_offset
+        if begin < 0 or begin + len(data) > self.file_size:
+            return False
+        file.write_at(data, begin)
+        if begin + len(data) > file.wrote_position:
+            file.end_at(begin + len(data))
+        self.flushed_where = min(self.flushed_where, at)
+        return True
+
     def drop_head(self, file: MappedFile) -> None:
         """Remove the oldest file from the list; its name is removed already. The last file stays."""
         with self._list_lock:

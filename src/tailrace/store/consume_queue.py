@@ -396,6 +396,17 @@ class ConsumeQueue:
             self._extend(self.max_offset, gap * (offset - self.max_offset))
         self._extend(offset, units)
 
+    def append(self, units: memoryview) -> bool:
+        """Write units at the queue's end, and return True, if the last file has room for them: `write` without a gap.
+
+        Raises DiskFullError or OSError.
+        """
+        files, end = self.files, self.max_offset
+        if not files.append_to_last(end * _UNIT, units):
+            return False
+        self.max_offset = end + len(units) // _UNIT
+        return True
+
     def write_one(self, offset: int, unit: bytes, count: int = 1) -> None:
         """Write the unit (20 bytes) of one record at the queue's end. ``count`` is for batch queues."""
         del count

@@ -23,7 +23,7 @@ from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import EndedLives
-from tailrace.store.record_batch import RecordBatch
+from tailrace.store.record_batch import RecordBatch, ShortBatch
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.walk.scan import Rows
 
@@ -85,6 +85,9 @@ class Dispatcher:
     continues its queue, except in a dispatch that is repeated because it failed.
     """
 
+    appends = True
+    """Whether units that continue their queue are written without a look at what is on disk after its end."""
+
     def __init__(
         self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int], lives: EndedLives,
         listeners: list[MessageArrivingListener],
@@ -100,6 +103,10 @@ class Dispatcher:
         """Return an empty batch for ``add``."""
         return RecordBatch(with_keys=self._index is not None)
 
+    def new_short_batch(self) -> ShortBatch:
+        """Return the batch for ``dispatch_short``."""
+        return ShortBatch(with_keys=self._index is not None)
+
     def add(self, batch: RecordBatch, data: Any, rows: Rows) -> None:
         """Add to a batch what units and entries of these records are made of.
 
@@ -110,6 +117,29 @@ class Dispatcher:
             batch.sealed += sealed_rows(data, rows)
             deliver_time_codes(data, rows, self._levels)
         batch.add(data, rows, odd=odd)
+
+    def dispatch_short(self, batch: ShortBatch, data: Any, size: int, phy_offset: int) -> bool:
+        """Write units and entries of the records in ``data[:size]``, which are at ``phy_offset`` of the log.
+
+        Return False, without a change, if they are many, or if one needs more than a unit in a queue of units and index
+        entries; they need ``dispatch_batch`` then. Raises what that raises.
+        """
+        if phy_offset < self._lives.until or not batch.read(data, size, phy_offset):
+            return False
+        names, runs = batch.runs(bool(self._listeners))
+        bounds, rows, order = batch.bounds, batch.rows, batch.order
+        queues: list[ConsumeQueue | None] = []
+        for number, (raw, queue_id) in enumerate(names):
+            queue = self._queues.table.get((self._topics.get(raw, ""), queue_id))
+            if queue is None:
+                queue = self._queue_of(raw, queue_id, rows, order[bounds[number] : bounds[number + 1]])
+            if queue is not None and queue.is_batch:
+                return False
+            queues.append(queue)
+        self._write_runs(rows, order, queues, runs, batch.units, {})
+        if self._index is not None:
+            self._index.put(batch)
+        return True
 
     def dispatch_batch(self, batch: RecordBatch) -> None:
         """Write units and entries of the records of a batch.
@@ -131,22 +161,36 @@ class Dispatcher:
                 for (topic, queue_id), (first, last) in zip(known, itertools.pairwise(bounds.tolist()), strict=True)]
             units = bytearray(CQ_UNIT.size * len(order))
             runs = queue_units.build_units(rows, order, bounds, units, bool(self._listeners))
-            view = memoryview(units)
-            for number, first, last, start, newest, *rest in runs:
-                queue = queues[number]
-                if queue is not None and not queue.is_batch:
-                    part = view[first * CQ_UNIT.size : last * CQ_UNIT.size]
-                    count = (
-                        batch.inner_counts.get(int(order[last - 1]), 1)
-                        if batch.inner_counts and queue.record_topic else 1)
-                    end = newest + count
-                    self._write_run(queue, rows, Run(order[first:last], start, end, part, *rest))
-                    if count > 1 and queue.max_offset == end - count + 1:
-                        # An inner batch whose topic is not known to have batch queues: keep the places of its messages.
-                        queue.continue_at(end)
+            self._write_runs(rows, order, queues, runs, memoryview(units), batch.inner_counts)
             for number, queue in enumerate(queues):
                 if queue is not None and queue.is_batch:
                     self._write_batches(queue, batch, order[bounds[number] : bounds[number + 1]])
+
+    def _write_runs(
+        self, rows: Rows, order: Rows, queues: list[ConsumeQueue | None], runs: list[Any], units: memoryview,
+        inner_counts: dict[int, int],
+    ) -> None:
+        """Write the runs of ``queue_units.build_units`` but those of batch queues; ``units`` are those of ``order``."""
+        may_append, dirty, listeners = self.appends and not inner_counts, self._queues.dirty, self._listeners
+        for number, first, last, start, newest, following, phy_offset, stored, size, codes in runs:
+            queue = queues[number]
+            if queue is None or queue.is_batch:
+                continue
+            part = units[first * CQ_UNIT.size : last * CQ_UNIT.size]
+            if may_append and start == queue.max_offset and queue.append(part):
+                # As `_write_run` would do, without the calls for what a run may also need.
+                dirty.add(queue)
+                queue.last_store_timestamp, queue.last_phy_offset = stored, phy_offset
+                for listener in listeners:
+                    listener.arriving(queue.topic, queue.queue_id, queue.max_offset, codes, size)
+                continue
+            count = inner_counts.get(int(order[last - 1]), 1) if inner_counts and queue.record_topic else 1
+            end = newest + count
+            self._write_run(queue, rows, Run(
+                order[first:last], start, end, part, following, phy_offset, stored, size, codes))
+            if count > 1 and queue.max_offset == end - count + 1:
+                # An inner batch whose topic is not known to have batch queues: keep the places of its messages.
+                queue.continue_at(end)
 
     def _without_ended(
         self, rows: Rows, order: Rows, bounds: Rows, known: list[tuple[bytes, int]]

@@ -32,7 +32,7 @@ from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.segments import Lease, MappedFile, OpenFiles
 from tailrace.store.index_builder import IndexBuilder
-from tailrace.store.record_batch import RecordBatch
+from tailrace.store.record_batch import RecordBatch, ShortBatch
 from tailrace.store.walk.scan import Rows
 
 __all__ = ["IndexService", "find_by_key", "index_file_name"]
@@ -360,7 +360,7 @@ class IndexService:
 
     # -- writing
 
-    def put(self, batch: RecordBatch) -> None:
+    def put(self, batch: RecordBatch | ShortBatch) -> None:
         """Index the keys of records. Raises DiskFullError or OSError."""
         rows, (ends, key_hashes) = batch.rows, batch.key_hashes
         key, total = self._resumed(rows, ends), int(ends[-1]) if len(ends) else 0

@@ -16,10 +16,13 @@ from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import Rows
 
-__all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "inner_counts", "rows_by_queue"]
+__all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "ShortBatch", "inner_counts", "rows_by_queue"]
 
 UNIT_COLUMNS: Final = C.TAGS_CODE + 1
 """Number of columns of a row that are kept: what units, entries and the checks before writing them need."""
+_FEW: Final = 256
+"""Most records of a `ShortBatch`."""
+_FEW_QUEUES: Final = 64
 Hashes = np.ndarray[Any, np.dtype[np.int32]]
 _Array = TypeVar("_Array", bound=np.ndarray[Any, Any])
 
@@ -96,6 +99,44 @@ def rows_by_queue(data: Any, rows: Rows) -> Iterator[tuple[str, int, Rows]]:
         queues.names(), itertools.pairwise(bounds.tolist()), strict=True
     ):
         yield topic.decode("utf-8", "replace"), queue_id, order[first:last]
+
+
+@final
+class ShortBatch:
+    """The few records of a short step of dispatch, if none of them needs a closer look.
+
+    Their numbers are those of a `RecordBatch`, made in two calls, because a step of few records takes most of its time
+    for calls. Arrays that are returned are valid until the next ``read``.
+    """
+
+    def __init__(self, *, with_keys: bool = True) -> None:
+        self._step = queue_units.ShortStep(
+            np.empty((_FEW, C.COLUMNS), dtype=np.int64), np.zeros(_FEW, dtype=np.int64),
+            np.empty(8 * _FEW, dtype=np.int32), np.empty(_FEW, dtype=np.int64), np.empty(_FEW, dtype=np.int64),
+            np.empty(_FEW_QUEUES + 1, dtype=np.int64), np.empty((_FEW_QUEUES, 4), dtype=np.int64),
+            np.zeros(4 * _FEW_QUEUES, dtype=np.int64), with_keys)
+        self.read: Final = self._step.read
+        """``read(data, size, phy_offset)`` takes the records in ``data[:size]``; False if they are not such records."""
+        self.runs: Final = self._step.runs
+        """``runs(with_codes)`` returns topic and id of each queue, and the runs of `queue_units.build_units`."""
+        self.positions: Final = self._step.positions
+        """``positions(most)`` returns the positions of the last ``most`` records."""
+        self.last: Final = self._step.last
+        """Returns position, length and store time of the last record."""
+        self.order: Rows = self._step.order
+        self.bounds: Rows = self._step.bounds
+        self.units: Final = memoryview(self._step.units)
+
+    @property
+    def rows(self) -> Rows:
+        """All rows."""
+        rows: Rows = self._step.rows
+        return rows[: self._step.count]
+
+    @property
+    def key_hashes(self) -> tuple[Rows, Hashes]:
+        """As that of `RecordBatch`."""
+        return self._step.ends[: self._step.count], self._step.hashes
 
 
 @final

@@ -33,6 +33,8 @@ _STEP_RECORDS: Final = 32_768
 A step makes a system call for each queue, and each call gives up the interpreter's lock. If another thread puts in a
 loop, dispatch gets the lock back after 5 ms. To keep up with such a thread, a step must have many records.
 """
+_SHORT_STEP: Final = 256 << 10
+"""Bytes up to which the records of a step may be few enough for the quick way."""
 _BEFORE: Final = 65
 
 
@@ -56,6 +58,7 @@ class ReputMessageService:
         self._tail.reader_waits = True  # a put must wake the service; else it is running and will see the message
         self._rows = np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
         self._batch = dispatcher.new_batch()
+        self._short = dispatcher.new_short_batch()
         self._changed = threading.Condition()
         self._lock = threading.Lock()
         self._thread = 0
@@ -104,6 +107,8 @@ class ReputMessageService:
             events.REPUT_JUMPS_TO_THE_FIRST_FILE.log(_log, from_=start, to=low)
             self.reput_from_offset = low
             return True
+        if until - start <= _SHORT_STEP and self._short_step(start, until):
+            return False
         self._batch.clear()
         recent, at, stop = self._recent.copy(), start, start
         while stop < until and self._batch.records < _STEP_RECORDS:
@@ -118,6 +123,23 @@ class ReputMessageService:
                 recent[0], last[C.PHY], last[C.SIZE], last[C.STORE_TIMESTAMP])
         self.reput_from_offset = stop
         return start < stop < until
+
+    def _short_step(self, start: int, until: int) -> bool:
+        """Dispatch the records up to ``until``, and return True, if they are few and need no closer look."""
+        file = self._log.queue.find(start)
+        if file is None or until - file.file_from_offset > file.wrote_position:
+            return False
+        short, size = self._short, until - start
+        lease = file.select(start - file.file_from_offset, size)
+        if lease is None:
+            return False
+        with lease:
+            if not self._dispatcher.dispatch_short(short, lease.buffer, size, start):
+                return False
+        self._recent.extend(short.positions(_BEFORE))
+        self.position = Position(self._recent[0], *short.last())
+        self.reput_from_offset = until
+        return True
 
     def _read(self, start: int, until: int, recent: deque[int]) -> int:
         """Add records from ``start`` onwards to the batch, and their positions to ``recent``.

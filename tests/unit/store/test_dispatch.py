@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import numpy as np
 import pytest
+from interpreted_kernels import interpreted
 
 from tailrace import MessageStore, StoreConfig
 from tailrace.formats.commitlog import SysFlag, decode_message
 from tailrace.formats.indexfile import INDEX_HEADER
-from tailrace.kernels import record
+from tailrace.kernels import queue_units, record
 from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.node.store_opening import StoreParts
+from tailrace.store.record_batch import RecordBatch, ShortBatch
 from tailrace.testing import CrashFileSystem, SimClock
 
 CONFIG = StoreConfig(
@@ -227,3 +232,95 @@ def test_odd_properties_in_the_middle_do_not_affect_other_records(files):
     with opened(files) as store:
         assert store.max_phy_offset == put[3].until
         assert [m.body for m in store.read("t", 0)] == [b"0", b"1", b"2", b"3"]
+
+
+ODD = (
+    {"sys_flag": SysFlag.TRANSACTION_PREPARED}, {"sys_flag": SysFlag.TRANSACTION_ROLLBACK},
+    {"sys_flag": SysFlag.TRANSACTION_COMMIT}, {"topic": "SCHEDULE_TOPIC_XXXX", "properties": b"DELAY\x013\x02"},
+    {"properties": b"INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"}, {"topic": "many"}, {"body": bytes(3000)})
+
+
+def derived(files):
+    return {path: files.open(path).pread(1 << 20, 0) for path in paths(files)}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_short_step_leaves_what_a_long_one_leaves(seed):
+    """Also where it must leave its records to the long one, and after a step whose files had no room."""
+    stores, heard, short, random = [], [], [], Random(seed)
+    for is_short in (True, False):
+        files = CrashFileSystem()
+        store = opened(files)
+        store.set_message_arriving_listener(listener := Listener())
+        stores.append((files, store, store.inner.reput))
+        heard.append(listener.heard)
+        if not is_short:
+            store.inner.reput._short_step = lambda *_: False
+    step = stores[0][2]._short_step
+    stores[0][2]._short_step = lambda *arguments: short.append(step(*arguments)) or short[-1]
+    for number in range(60):
+        odd = random.random() < 0.1 and random.choice(ODD)
+        fields = {
+            "topic": f"t{random.randrange(3)}", "queue_id": random.randrange(3), "body": bytes(random.randrange(200)),
+            "properties": random.choice((b"", b"TAGS\x01a\x02", b"KEYS\x01k%d k\x02UNIQ_KEY\x01u\x02" % number)),
+            **(odd or {})}
+        many = 80 if fields["topic"] == "many" else 1
+        for _, store, _ in stores:
+            for n in range(many):
+                assert store.put_inner(inner(**{**fields, "queue_id": n} if many > 1 else fields)).ok
+        if random.random() < 0.3:
+            fails = random.random() < 0.2
+            for _, store, reput in stores:
+                index, put = store.inner.index, store.inner.index.put
+                if fails:
+                    index.put = lambda batch: 1 / 0
+                    with pytest.raises(ZeroDivisionError):
+                        reput.step()
+                    index.put = put
+                    del heard[0][:], heard[1][:]  # a step that is repeated reports what it wrote only once
+                while reput.step():
+                    pass
+            assert derived(stores[0][0]) == derived(stores[1][0])
+            assert stores[0][2].position == stores[1][2].position
+            assert list(stores[0][2]._recent) == list(stores[1][2]._recent)
+            assert sorted(heard[0]) == sorted(heard[1])
+    assert {True, False} <= set(short)
+    for _, store, _ in stores:
+        store.close()
+
+
+@pytest.mark.parametrize("module", [interpreted("queue_units"), queue_units], ids=["interpreted", "imported"])
+def test_a_short_step_has_the_numbers_of_a_batch(module, files, monkeypatch):
+    monkeypatch.setattr("tailrace.store.record_batch.queue_units", module)
+    with opened(files) as store:
+        for n in range(20):
+            store.put_inner(inner(
+                topic="tu"[n % 2], queue_id=n % 3,
+                properties=(b"", b"TAGS\x01a\x02", b"KEYS\x01k%d k\x02UNIQ_KEY\x01u\x02" % n)[n % 3]))
+        data = bytes(store.inner.commit_log.queue.files[0].buffer)
+        rows = np.empty((20, C.COLUMNS), dtype=np.int64)
+        count, stop, _ = record.scan(data, 0, len(data), 0, C.CHECK_PHY_OFFSET, rows)
+        assert count == 20
+        long, short = RecordBatch(), ShortBatch()
+        long.add(data, rows)
+        order, bounds, names = long.sorted()
+        units = bytearray(20 * 20)
+        for _ in range(2):  # nothing of the records before is left
+            assert not short.read(data, len(data), 0), "zeros follow"
+            assert not short.read(data, stop - 1, 0), "the last record is cut off"
+            assert not short.read(data[:5] + b"\1" + data[6:], stop, 0), "the first one has another magic"
+            assert not short.read(data, stop, 1), "they are not at that position"
+            assert not len(short.rows)
+            assert short.read(data, stop, 0)
+            assert short.runs(True) == (names, queue_units.build_units(long.rows, order, bounds, units, True))
+            assert bytes(short.units[: len(units)]) == units
+            assert short.order[:20].tolist() == order.tolist()
+            assert short.bounds[: len(bounds)].tolist() == bounds.tolist()
+            assert short.rows[:, : long.rows.shape[1]].tolist() == long.rows.tolist()
+            ends, hashes = long.key_hashes
+            assert short.key_hashes[0].tolist() == ends.tolist()
+            assert short.key_hashes[1][: ends[-1]].tolist() == hashes[: ends[-1]].tolist()
+            assert short.positions(3) == rows[-3:, C.PHY].tolist()
+            assert short.positions(65) == rows[:, C.PHY].tolist()
+            assert short.last() == tuple(rows[-1, [C.PHY, C.SIZE, C.STORE_TIMESTAMP]].tolist())
+            assert not any(type(number) is not int for number in (*short.last(), *short.positions(9)))

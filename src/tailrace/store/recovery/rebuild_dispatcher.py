@@ -33,6 +33,8 @@ class RebuildDispatcher(Dispatcher):
     ahead in the log if the next record of the queue must decide about a record.
     """
 
+    appends = False
+
     def __init__(
         self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int], lives: EndedLives,
         next_offset: NextOffset,
