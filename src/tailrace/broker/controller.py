@@ -333,7 +333,7 @@ class BrokerController:
             CountedArrivals(self._broker.traffic, self._pull.hold, self._pop, self._lite),
             lambda: any(map(len, self._polls)))
         for polls in self._polls:
-            polls.on_wait = self._store.hurry_dispatch
+            polls.on_wait = self._store.inner.hurry_reput
         self._scheduler.every(
             "ConsumerOffsetPersist", lambda: self._config.flush_consumer_offset_interval,
             self._persist_offsets_later,

@@ -253,14 +253,10 @@ class MessageStore:
         """Set the listener that the dispatch thread calls after messages can be read; None removes it.
 
         While ``is_awaited`` returns False, messages can be read up to 10 ms after they were put; else, and without it,
-        1 ms if dispatch is not busy. After it has begun to return True, call `hurry_dispatch`.
+        1 ms if dispatch is not busy. After it has begun to return True, call ``inner.hurry_reput``.
         """
         self.inner.listeners[:] = [] if listener is None else [listener]
         self.inner.waits[:] = [] if is_awaited is None else [is_awaited]
-
-    def hurry_dispatch(self) -> None:
-        """Make messages readable now that were put before; returns without waiting for that."""
-        self.inner.hurry_reput()
 
     # -- putting
 

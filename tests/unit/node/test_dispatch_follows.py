@@ -75,7 +75,7 @@ def test_dispatch_rests_while_no_reader_waits_until_one_does(tmp_path, monkeypat
         time.sleep(0.1)
         assert store.dispatch_behind_bytes
         awaited.append(1)
-        store.hurry_dispatch()
+        store.inner.hurry_reput()
         until(lambda: not store.dispatch_behind_bytes)
         put()
         until(lambda: not store.dispatch_behind_bytes)  # it rests for 1 ms
