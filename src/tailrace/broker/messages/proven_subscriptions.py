@@ -48,6 +48,8 @@ class ProvenSubscriptions:
         """Prove the subscription of a pull that the ordinary path has served, if its plain pulls need no more."""
         version = self.version  # before the look at the settings, so that a change in the meantime counts
         own = header.subscription if header.sys_flag & PullSysFlag.SUBSCRIPTION else None
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION and not own:
+            return  # it selects every message, whatever the group's subscription is
         seen = header.consumer_group, header.topic, own
         if self._seen.get(seen) is version:
             return
@@ -79,8 +81,6 @@ class ProvenSubscriptions:
             ):
                 return None
             sub_version = data.sub_version
-        elif not own:
-            return None
         return PlainSubscription(
             group, topic, version, config.read_queue_nums, sub_version, array("q", wanted.codes or ()) or None, *(
                 parts_of_answer(config, group_config, kind) for kind in (SerializeType.JSON, SerializeType.ROCKETMQ)))

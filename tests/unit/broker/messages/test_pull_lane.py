@@ -92,6 +92,13 @@ def test_tags_of_heartbeats_select(tmp_path):
     assert outcome.in_lane > 230
 
 
+def test_a_pull_with_an_empty_subscription_of_its_own_proves_nothing(tmp_path):
+    chunks = [*filled(), member(tags="t0"), *(pull(own(text)) * 2 + pull() * 2 for text in (None, "", "*"))]
+    outcome, found = differences(tmp_path, chunks)
+    assert not found, "\n".join(found)
+    assert codes(outcome.answers[-1]) == [0, 0, 20, 20]
+
+
 def test_mutated_frames_are_served_as_ever(tmp_path):
     plain = [pull({"queueOffset": str(n), "queueId": str(n % 3)}, binary=n % 2 == 0) for n in range(60)]
     frames = mutated(pull_borders() + 10 * plain, 3000, 7)
