@@ -22,7 +22,7 @@ from tailrace.errors import StoreError
 if TYPE_CHECKING:
     from tailrace.spark.archive.job import ArchiveJob
     from tailrace.spark.lake.catalogue import Lake
-    from tailrace.spark.lake.job import LakeJob, LakeReport
+    from tailrace.spark.lake.job import LakeReport
     from tailrace.store.archive_manifest import Manifest
 
 __all__ = ["archive", "restore"]
@@ -38,14 +38,7 @@ Verify = Annotated[
         "every segment that is in the archive already, and archive a damaged one again if the log has it. "
         "--no-verify: do not read back; retention does not count such a segment as archived."),
 ]
-Follow = Annotated[
-    bool, typer.Option("--follow", help="Keep running, and archive each segment when it is sealed.")]
-Every = Annotated[str, typer.Option(metavar="TIME", help="Period of --follow, such as 500ms, 10s or 5m.")]
-AcceptMissing = Annotated[
-    bool, typer.Option("--accept-missing", help="With --verify: continue although manifests are missing that other "
-                       "manifests name.")]
-PieceMib = Annotated[
-    int, typer.Option(min=1, max=1024, metavar="MIB", help="Bytes of the log in one file, in MiB.")]
+
 Table = Annotated[
     str, typer.Option("--table", metavar="NAMESPACE", help="Also add the segments to two Iceberg tables of this "
                       "namespace: messages, and the archive's rows.")]
@@ -53,17 +46,24 @@ Catalog = Annotated[
     str, typer.Option("--catalog", metavar="NAME", help="With --table: a catalogue in PyIceberg's configuration. "
                       "Default: an SQLite file in ARCHIVE.")]
 SystemTopics = Annotated[
-    bool, typer.Option("--system-topics", help="With --table: messages also has topics of the system and of retries.")]
+    bool, typer.Option("--system-topics", help="With --table: messages also has topics of the system and of "
+                       "retries.")]
 
 
 def archive(
     store: Store,
     target: Archive,
-    follow: Follow = False,
-    every: Every = "10s",
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep running, and archive each segment when it is sealed.")] = False,
+    every: Annotated[
+        str, typer.Option(metavar="TIME", help="Period of --follow, such as 500ms, 10s or 5m.")] = "10s",
     verify: Verify = None,
-    accept_missing: AcceptMissing = False,
-    piece_mib: PieceMib = 64,
+    accept_missing: Annotated[
+        bool, typer.Option("--accept-missing", help="With --verify: continue although manifests are missing that "
+                           "other manifests name.")] = False,
+    piece_mib: Annotated[
+        int, typer.Option(min=1, max=1024, metavar="MIB", help="Bytes of the log in one file, in MiB.")
+    ] = 64,
     table: Table = "",
     catalog: Catalog = "tailrace",
     system_topics: SystemTopics = False,
@@ -80,7 +80,12 @@ def archive(
 
     Nothing in STORE changes.
     """
-    _refuse_pairs(follow=follow, verify=verify, accept_missing=accept_missing, table=table)
+    if accept_missing and not verify:
+        raise usage("--accept-missing needs --verify")
+    if follow and verify:
+        raise usage("--verify reads the archive once: run it without --follow")
+    if table and verify is False:
+        raise usage("--table needs verified segments: leave --no-verify out")
     if not table and (system_topics or catalog != "tailrace"):
         raise usage("--catalog and --system-topics need --table")
     if (period_ms := duration(every, "--every")) < PERIOD_MIN_MS:
@@ -102,47 +107,17 @@ def archive(
         lake as tables, run_job("archive", master, conf, [store], as_json=as_json, stage_bar=follow) as job,
         signals as ended,
     ):
-        done: list[Manifest] = []
-        began = time.perf_counter()  # noqa: TID251 - a duration for people
-
-        def show(manifest: "Manifest") -> None:
-            done.append(manifest)
-            job.tell(
-                f"segment {manifest.segment}: {manifest.messages} messages, {len(manifest.files)} files"
-                f"{', verified' if manifest.verified else ''}")
-
+        settings, width = StoreConfig.from_properties(properties), job.spark.sparkContext.defaultParallelism
+        done = _Archived(job)
         with ArchiveJob(
-            str(store), str(target), spark_runner(job.spark),
-            options=ArchiveOptions(
-                piece_bytes=piece_mib << 20, at_once=job.spark.sparkContext.defaultParallelism,
-                verify=verify is not False),
-            config=StoreConfig.from_properties(properties), progress=show,
+            str(store), str(target), spark_runner(job.spark), config=settings, progress=done.add,
+            options=ArchiveOptions(piece_bytes=piece_mib << 20, at_once=width, verify=verify is not False),
         ) as archiving:
-            adding = None
-            if tables is not None:
-                from tailrace.spark.lake import job as lake_job  # noqa: PLC0415 - PyIceberg
-
-                adding = _Adding(job, lake_job.LakeJob(
-                    str(store), str(target), tables, lake_job.spark_runner(job.spark),
-                    broker=BrokerConfig.from_properties(properties), config=StoreConfig.from_properties(properties),
-                    at_once=job.spark.sparkContext.defaultParallelism))
+            adding = None if tables is None else _Adding(
+                job, store, target, tables, settings, BrokerConfig.from_properties(properties), width)
             failed = _follow(archiving, adding, job, period_ms / 1_000, ended) if follow else _once(
                 archiving, adding, verify=verify is True, accept_missing=accept_missing)
-        took = time.perf_counter() - began  # noqa: TID251
-        if failed:
-            job.tell(failed)
-        job.report({**_report(done, archiving, took, failed), **({} if adding is None else adding.figures())})
-        if failed:
-            raise typer.Exit(1)
-
-
-def _refuse_pairs(*, follow: bool, verify: bool | None, accept_missing: bool, table: str) -> None:
-    if accept_missing and not verify:
-        raise usage("--accept-missing needs --verify")
-    if follow and verify:
-        raise usage("--verify reads the archive once: run it without --follow")
-    if table and verify is False:
-        raise usage("--table needs verified segments: leave --no-verify out")
+        done.report(archiving, adding, failed)
 
 
 def _lake(
@@ -156,11 +131,44 @@ def _lake(
         catalogue=catalog, every_topic=system_topics)
 
 
+class _Archived:
+    """The segments that a run has archived, for its progress and its report."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._done: list[Manifest] = []
+        self._began = time.perf_counter()  # noqa: TID251 - a duration for people
+
+    def add(self, manifest: "Manifest") -> None:
+        """Print a segment."""
+        self._done.append(manifest)
+        self._job.tell(
+            f"segment {manifest.segment}: {manifest.messages} messages, {len(manifest.files)} files"
+            f"{', verified' if manifest.verified else ''}")
+
+    def report(self, archiving: "ArchiveJob", adding: "_Adding | None", failed: str) -> None:
+        """Print the report. Raises typer.Exit with code 1 if something failed."""
+        took = time.perf_counter() - self._began  # noqa: TID251
+        if failed:
+            self._job.tell(failed)
+        self._job.report({
+            **_report(self._done, archiving, took, failed), **({} if adding is None else adding.figures())})
+        if failed:
+            raise typer.Exit(1)
+
+
 class _Adding:
     """Adds archived segments to the tables, and counts them."""
 
-    def __init__(self, job: Job, lake_job: "LakeJob") -> None:
-        self._job, self._lake_job = job, lake_job
+    def __init__(
+        self, job: Job, store: Path, target: Path, tables: "Lake", settings: StoreConfig, broker: BrokerConfig,
+        at_once: int,
+    ) -> None:
+        from tailrace.spark.lake.job import LakeJob, spark_runner  # noqa: PLC0415 - PyIceberg
+
+        self._job = job
+        self._lake_job = LakeJob(
+            str(store), str(target), tables, spark_runner(job.spark), broker=broker, config=settings, at_once=at_once)
         self._done: list[LakeReport] = []
 
     def step(self) -> None:
