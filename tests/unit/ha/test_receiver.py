@@ -113,7 +113,7 @@ def test_a_slave_reports_where_it_is_and_what_it_has(log):
         assert reports == sorted(reports)
         assert isinstance(error, ConnectionError)
         store.wait_dispatched()
-        assert store.queue_offsets.max("T", 0) == 30
+        assert store.queue_of("T", 0).max == 30
 
 
 def test_under_sync_flush_a_slave_reports_only_what_is_synced(log):

@@ -73,9 +73,9 @@ def test_a_record_is_dispatched_when_its_last_byte_is_there_and_not_before(maste
     with opened(CrashFileSystem()) as store:
         copied(store, log[: size - 1], 10)
         assert store.wait_dispatched(), "everything that is complete is dispatched"
-        assert (store.inner.reput.incomplete, store.queue_offsets.max("T", 0)) == (0, 0)
+        assert (store.inner.reput.incomplete, store.queue_of("T", 0).max) == (0, 0)
         copied(store, log[:size], 10, start=size - 1)
-        assert (store.inner.reput.incomplete, store.queue_offsets.max("T", 0)) == (-1, 1)
+        assert (store.inner.reput.incomplete, store.queue_of("T", 0).max) == (-1, 1)
         assert store.is_writeable is False
 
 
@@ -214,7 +214,7 @@ def test_under_sync_flush_only_synced_records_are_shown(master):
         store.inner.append_raw(0, memoryview(bytearray(log[:1000])))
         while store.inner.reput.step():
             pass
-        assert store.queue_offsets.max("T", 0) == 0
+        assert store.queue_of("T", 0).max == 0
         store.inner.sync_log()
         copied(store, log, 1000, start=1000)
         assert bodies_of(store) == bodies
