@@ -61,6 +61,7 @@ _log = get_logger(__name__)
 QueueKey = tuple[str, int]
 NoteEnded = Callable[[Mapping[str, Ended]], object]
 """Makes the end of the life of topics durable."""
+IsAwaited = Callable[[], bool]
 _PUT_OK: Final = PutMessageStatus.PUT_OK  # a look-up of a member takes longer
 _REPUT_MS: Final = 1
 _UNAWAITED_MS: Final = 10
@@ -121,7 +122,7 @@ class DefaultMessageStore:
         )
         self.listeners: list[MessageArrivingListener] = []
         """Called by the dispatch thread after messages can be read."""
-        self.waits: list[Callable[[], bool]] = []
+        self.waits: list[IsAwaited] = []
         """Each returns whether readers wait for messages. If none does, dispatch rests for longer between its steps."""
         self.reput = ReputMessageService(self.commit_log, Dispatcher(
             self.queues, self.index, parse_delay_levels(config.message_delay_level), self.lives, self.listeners),

@@ -152,12 +152,12 @@ def test_a_system_topic_is_not_deleted(files):
 def test_a_deletion_out_of_the_dispatch_is_a_programming_error(files):
     with opened(files) as store:
         fill(store, "t")
-        write = store.inner.queues.get("t", 0).write
-        store.inner.queues.get("t", 0).write = lambda *_, **__: store.delete_topics(["t"])
+        append = store.inner.queues.get("t", 0).append
+        store.inner.queues.get("t", 0).append = lambda *_: store.delete_topics(["t"])
         store.put(Message(topic="t", body=b"x"))
         with pytest.raises(AssertionError, match="wait for itself"):
             store.inner.reput.step()
-        store.inner.queues.get("t", 0).write = write
+        store.inner.queues.get("t", 0).append = append
         store.wait_dispatched()
         assert [m.body for m in store.read("t")] == [b"t", b"x"]
 

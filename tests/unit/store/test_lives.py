@@ -346,15 +346,15 @@ def test_dispatch_and_deletion_exclude_each_other(place):
     """A record whose unit is being written when the topic is deleted leaves no file, and the next life is whole."""
     put(place, "a")
     queue = place.store.inner.queues.get("t", 0)
-    write, deleter = queue.write, threading.Thread(target=lambda: delete(place))
+    append, deleter = queue.append, threading.Thread(target=lambda: delete(place))
 
-    def write_while_deleting(*arguments, **named):
+    def append_while_deleting(units):
         deleter.start()
         deleter.join(0.2)
         assert deleter.is_alive(), "the deletion waits for the dispatch"
-        write(*arguments, **named)
+        return append(units)
 
-    queue.write = write_while_deleting
+    queue.append = append_while_deleting
     put(place, "b")
     deleter.join(10)
     assert place.files.list("/s/consumequeue") == []
@@ -407,19 +407,19 @@ def test_dispatch_lets_a_deletion_go_first(place):
             may_leave.wait(10)
             order.append("over")
 
-    pauser, dispatch = threading.Thread(target=pause), reput._dispatcher.dispatch_batch
+    pauser, dispatch = threading.Thread(target=pause), reput._dispatcher.dispatch_short
 
-    def dispatch_until_a_pause_waits(batch):
+    def dispatch_until_a_pause_waits(*arguments):
         pauser.start()
         while not reput._pauses:
             pauser.join(0.001)
         order.append("dispatch")
-        dispatch(batch)
+        return dispatch(*arguments)
 
-    reput._dispatcher.dispatch_batch = dispatch_until_a_pause_waits
+    reput._dispatcher.dispatch_short = dispatch_until_a_pause_waits
     reput.step()
     assert is_in.wait(10)
-    reput._dispatcher.dispatch_batch = dispatch
+    reput._dispatcher.dispatch_short = dispatch
     place.store.put(Message(topic="t", body=b"y"))
     follower = threading.Thread(target=lambda: (reput.step(), order.append("step")))
     follower.start()
