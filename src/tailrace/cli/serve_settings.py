@@ -218,10 +218,16 @@ def read_password(path: Path) -> str:
 def places_of(
     config: BrokerConfig, listen: str = "", namesrv_listen: str = "", http: str = "", grpc: str = ""
 ) -> Places:
-    """Return the addresses to listen on; options override settings. Raises ValueError that names the wrong one."""
+    """Return the addresses to listen on; options override settings. Raises ValueError that names the wrong one.
+
+    A slave (``broker_id`` above 0) has no name server of its own, because that would name it as a master.
+    """
     broker = parse_address(listen, "--listen") if listen else (host_of(config.bind_address), config.listen_port)
     others, name, namesrv = name_server_addresses(config.namesrv_addr), "--namesrv-listen", None
-    if namesrv_listen:
+    if config.broker_id:
+        if namesrv_listen not in {"", NONE}:
+            raise ValueError(f"{name} {namesrv_listen}: a slave has no name server, it registers at namesrvAddr")
+    elif namesrv_listen:
         namesrv = None if namesrv_listen == NONE else parse_address(namesrv_listen, name)
     elif others:
         name = NAMESRV_ADDR

@@ -141,16 +141,18 @@ class ReputMessageService:
         self.reput_from_offset = until
         return True
 
-    def _read(self, start: int, until: int, recent: deque[int]) -> int:
+    def _read(self, start: int, until: int, recent: deque[int], most: int = _CHUNK) -> int:
         """Add records from ``start`` onwards to the batch, and their positions to ``recent``.
 
-        Return the position after the last one, or after the blank record that ends a file.
+        Return the position after the last one, or after the blank record that ends a file. Up to ``most`` bytes are
+        read, or more if the first record is longer.
         """
         file = self._log.queue.find(start)
         if file is None:
             return start
         at = start - file.file_from_offset
-        limit = min(file.wrote_position, until - file.file_from_offset, at + _CHUNK)
+        end = min(file.wrote_position, until - file.file_from_offset)
+        limit = min(end, at + most)
         lease = file.select(at, limit - at)
         if lease is None:
             return start
@@ -163,10 +165,13 @@ class ReputMessageService:
                 recent.extend(rows[-_BEFORE:, C.PHY].tolist())
         if reason == C.REASON_BLANK:
             return file.file_from_offset + file.size
+        if not count and reason == C.REASON_SHORT and limit < end:
+            size = plausible_size(file.read(at, PLAUSIBLE_LENGTH), start)
+            return self._read(start, until, recent, size) if size > most else start
         if start == self.reput_from_offset and not count:
             if reason != C.REASON_SHORT:
                 self._stop_at_bad_record(start, file.path, record.REASON_NAMES[reason])
-            elif self._flags.bits & FOLLOWS and limit < at + _CHUNK:
+            elif self._flags.bits & FOLLOWS:
                 self._wait_for_the_rest(start, until, file)
         return start + stop
 

@@ -43,6 +43,15 @@ def test_mistakes_are_named():
         places_of(BrokerConfig(namesrv_addr="here"))
 
 
+def test_a_slave_has_no_name_server_of_its_own():
+    """One on the machine of its master would take the address of the master's name server, and register itself as 0."""
+    slave = BrokerConfig(broker_id=1, namesrv_addr="127.0.0.1:9876")
+    assert places_of(slave).namesrv is None
+    assert places_of(slave, namesrv_listen="none").namesrv is None
+    with pytest.raises(ValueError, match="a slave has no name server, it registers at namesrvAddr"):
+        places_of(slave, namesrv_listen="127.0.0.1:0")
+
+
 def serve(tmp_path, text, *options):
     (tmp_path / "broker.conf").write_text(text)
     return subprocess.run(

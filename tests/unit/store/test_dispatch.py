@@ -324,3 +324,17 @@ def test_a_short_step_has_the_numbers_of_a_batch(module, files, monkeypatch):
             assert short.positions(65) == rows[:, C.PHY].tolist()
             assert short.last() == tuple(rows[-1, [C.PHY, C.SIZE, C.STORE_TIMESTAMP]].tolist())
             assert not any(type(number) is not int for number in (*short.last(), *short.positions(9)))
+
+
+@pytest.mark.parametrize("last", [b"b", b"b" * (9 << 20)], ids=["short", "long"])
+def test_a_record_that_is_longer_than_a_read_of_the_dispatch_is_dispatched(files, last):
+    """A dispatch that stops before such a record hides every later message, although they are acknowledged."""
+    config = StoreConfig(max_message_size=1 << 25, mapped_file_size_commit_log=1 << 26)
+    parts = StoreParts(services=False, file_system=files, clock=SimClock())
+    bodies = [b"a", b"x" * (12 << 20), last]
+    with MessageStore.open("/s", config=config, parts=parts) as store:
+        for body in bodies:
+            store.put_inner(inner(body))
+        assert store.wait_dispatched()
+        assert [len(decode_message(store.get_message("t", 0, n, 1).data).body) for n in range(3)] == [
+            len(body) for body in bodies]
