@@ -111,6 +111,8 @@ SPECIAL_MEANINGS: Final[tuple[tuple[ResponseCode, str, Meaning], ...]] = (
         "filters by SQL92 are off on this broker", "set enablePropertyFilter=true in its settings and start it again")),
     (ResponseCode.SYSTEM_ERROR, "no space for", Meaning(
         "the disk of the broker has no room", "free space on it, then send again")),
+    (ResponseCode.SYSTEM_BUSY, "this broker is a slave", Meaning(
+        "a slave does not serve this", "use the address of its master, or of a name server")),
     (ResponseCode.MESSAGE_ILLEGAL, "maxMessageSize", Meaning(
         "the message is too long", "send less, or raise maxMessageSize of the broker")),
     (ResponseCode.MESSAGE_ILLEGAL, "msg body length limit", Meaning(

@@ -13,6 +13,7 @@ from tailrace.response_codes import MEANINGS, SPECIAL_MEANINGS, ResponseCode, ex
      "filters by SQL92 are off on this broker; set enablePropertyFilter=true in its settings"),
     (1, "no space for /store/commitlog/0: [Errno 28]", "the disk of the broker has no room"),
     (2, "[REJECTREQUEST]system busy, start flow control for a while", "too many requests wait"),
+    (2, "[REJECTREQUEST]system busy, start flow control for a while: this broker is a slave", "a slave does not serve"),
     (13, "body: 5000000 bytes, maxMessageSize allows 4194304", "the message is too long"),
     (13, "the message is illegal, maybe msg body or properties length not matched. msg body length limit 4096KB",
      "the message is too long or its properties are"),

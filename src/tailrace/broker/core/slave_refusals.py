@@ -11,7 +11,7 @@ from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["SlaveRefusals"]
 
-_REJECTED: Final = "[REJECTREQUEST]system busy, start flow control for a while"
+_REJECTED: Final = "[REJECTREQUEST]system busy, start flow control for a while: this broker is a slave"
 _SENDS: Final = (
     Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.CONSUMER_SEND_MSG_BACK,
     Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2, Code.RECALL_MESSAGE,
