@@ -16,6 +16,7 @@ from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import GetMessageResult, GetMessageStatus, Message
 from tailrace.node.message_store import MessageStore
 from tailrace.requests.worker import READ_THREADS
+from tailrace.store.reading import MessageReader
 
 pytestmark = pytest.mark.integration
 
@@ -50,6 +51,7 @@ class Disk:
             return real(store, *arguments, **keywords)
 
         monkeypatch.setattr(MessageStore, "get_message", get_message)
+        monkeypatch.setattr(MessageReader, "fill", lambda *_: None)  # the lane finds nothing in memory
 
 
 @contextlib.asynccontextmanager

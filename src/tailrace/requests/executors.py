@@ -112,7 +112,7 @@ class Executors:
         """Finds single messages and offsets in the index and the queues."""
         self.transactions = BoundedExecutor("transactions", 2, BACKGROUND_MAX)
         """Reads half messages for their end and for checks; each of both has one task at a time."""
-        self.background = BoundedExecutor("background", 2, BACKGROUND_MAX)
+        self.background = BoundedExecutor("long-tables", 2, BACKGROUND_MAX)
         """Encodes and decodes long tables, and starts the broker."""
         self._workers: list[BoundedExecutor] = []
 

@@ -253,8 +253,8 @@ def test_what_is_not_installed_is_3(tailrace, monkeypatch):
 
 def test_settings_without_a_meaning_are_named_and_misspelt_ones_guessed():
     values = {
-        "flushDiskTyp": "x", "haMasterAddress": "h:1", "storeType": "default", "maxMessageSize": "1"}
-    assert unused_settings(values) == ["flushDiskTyp (is flushDiskType meant?)", "haMasterAddress"]
+        "flushDiskTyp": "x", "enableControllerMode": "true", "storeType": "default", "maxMessageSize": "1"}
+    assert unused_settings(values) == ["flushDiskTyp (is flushDiskType meant?)", "enableControllerMode"]
 
 
 def test_a_lock_says_who_serves_where_that_is_known(tmp_path):

@@ -17,8 +17,13 @@ class Queues:
 
     def __init__(self, queues):
         self.queues = queues
-        self.queue_offsets = self
         self.reads = 0
+
+    def queue_of(self, topic, queue_id):
+        return SimpleNamespace(
+            min=self.min(topic, queue_id), max=self.max(topic, queue_id), next=self.max(topic, queue_id),
+            by_time=lambda time_ms: self.by_time(topic, queue_id, time_ms),
+            read=lambda offset, **more: self.read(topic, queue_id, offset, **more))
 
     def min(self, topic, queue_id):
         del topic

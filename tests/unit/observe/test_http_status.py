@@ -24,6 +24,7 @@ from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
 from tailrace.broker.statistics.pop_metrics import ReviveProgress
 from tailrace.config import BrokerConfig
 from tailrace.env import supervision
+from tailrace.ha.replicas import Replica
 from tailrace.metrics import METRICS, Metric, MetricKind
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.observe import exposition as exposition_module
@@ -404,6 +405,10 @@ def full(store, broker, kit):
     lateness = {"counts": [1] * 15, "sumMs": 40}
     broker.audit_log = SimpleNamespace(waiting=1, lost=2)
     broker.registrations = lambda: {"10.0.0.9:9876": True}
+    broker.replicas.add(Replica("10.0.0.8:5", "10.0.0.8", SimpleNamespace(close=lambda: None), 0), 1)
+    broker.replicas.closed["timeout"] = 1
+    broker.slave = SimpleNamespace(
+        is_connected=True, lacking_bytes=4, received=5, stop_count=1, metadata_failures=2)
     store.is_writeable = True
     store.earliest_message_time = lambda: 1
     store.stats = lambda: {

@@ -18,6 +18,8 @@ __all__ = ["ProvenSubscriptions"]
 
 MOST: Final = 10_000
 """Subscriptions that are known at a time."""
+TEXT_MAX: Final = 1024
+"""Longest own text of a pull that is kept; a longer one is looked at in each pull."""
 Key = tuple[bytes, bytes, bytes | None]
 
 
@@ -50,6 +52,8 @@ class ProvenSubscriptions:
         own = header.subscription if header.sys_flag & PullSysFlag.SUBSCRIPTION else None
         if header.sys_flag & PullSysFlag.SUBSCRIPTION and not own:
             return  # it selects every message, whatever the group's subscription is
+        if own is not None and len(own) > TEXT_MAX:
+            return
         seen = header.consumer_group, header.topic, own
         if self._seen.get(seen) is version:
             return

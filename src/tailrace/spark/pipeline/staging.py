@@ -31,7 +31,7 @@ _NUMBERS: Final = {
     C.PHY: pa.int64(), C.SIZE: pa.int32(), C.QUEUE_ID: pa.int32(),
     C.QUEUE_OFFSET: pa.int64(), C.SYS_FLAG: pa.int32(),
     C.STORE_TIMESTAMP: pa.int64(), C.TAGS_CODE: pa.int64(),
-    C.QUEUE_HASH: pa.int64(), C.DELAY_LEVEL: pa.int64(),
+    C.QUEUE_HASH: pa.int64(), C.DELAY_LEVEL: pa.int64(), C.KIND: pa.int32(),
 }
 _TEXTS: Final = {
     C.TOPIC_POS: C.TOPIC_LEN, C.UNIQ_POS: C.UNIQ_LEN,
