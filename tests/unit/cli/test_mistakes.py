@@ -254,7 +254,7 @@ def test_what_is_not_installed_is_3(tailrace, monkeypatch):
 def test_settings_without_a_meaning_are_named_and_misspelt_ones_guessed():
     values = {
         "flushDiskTyp": "x", "enableControllerMode": "true", "storeType": "default", "maxMessageSize": "1"}
-    assert unused_settings(values) == ["flushDiskTyp (is flushDiskType meant?)", "enableControllerMode"]
+    assert unused_settings(values) == ["enableControllerMode", "flushDiskTyp (is flushDiskType meant?)"]
 
 
 def test_a_lock_says_who_serves_where_that_is_known(tmp_path):
