@@ -7,13 +7,14 @@ import random
 from functools import partial
 
 import pytest
+from ha_frames import FrameDecoder
 from ha_world import FILE, SIZES, running
 
 from tailrace import FlushDiskType, MessageStore, StoreConfig
 from tailrace.config import BrokerConfig, BrokerRole
 from tailrace.env.clock import SystemClock
 from tailrace.env.entropy import SeededEntropy
-from tailrace.ha.frames import FrameDecoder, encode_report
+from tailrace.ha.frames import encode_report
 from tailrace.ha.replicas import Replicas
 from tailrace.ha.sender import HaSender
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus

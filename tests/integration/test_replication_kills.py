@@ -9,11 +9,11 @@ import struct
 import threading
 
 import pytest
+from ha_frames import FrameDecoder
 from java_peer import free_port
 
 from tailrace import Message, Producer
 from tailrace.errors import RemotingError
-from tailrace.ha.frames import FrameDecoder
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]

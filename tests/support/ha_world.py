@@ -7,10 +7,11 @@ import contextlib
 import functools
 import struct
 
+from ha_frames import FrameDecoder
+
 from tailrace import MessageStore, StoreConfig
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
-from tailrace.ha.frames import FrameDecoder
 from tailrace.ha.replicas import Replicas
 from tailrace.ha.sender import TICK_S, HaSender
 from tailrace.model import MessageExtBrokerInner

@@ -1,12 +1,11 @@
 """Reports and frames of the HA port: the bytes of RocketMQ, in pieces of every size."""
 
 import pytest
+from ha_frames import Frame, FrameDecoder
 
 from tailrace.errors import RemotingFrameError
 from tailrace.formats.ha import BODY_MAX, FRAME_HEADER
 from tailrace.ha.frames import (
-    Frame,
-    FrameDecoder,
     ReportDecoder,
     encode_frame_header,
     encode_report,
