@@ -12,20 +12,16 @@ import enum
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from tailrace.errors import RemotingError
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import ViewMessageRequestHeader
-from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 from tailrace.remoting.client import RemotingClient
 from tailrace.segments import MappedFileQueue
+from tailrace.store.walk.scan import LogEnd, scan_files
 
 __all__ = ["Comparison", "Verdict", "compare", "last_record_before"]
 
-_PART: Final = 8 << 20
-_ROWS: Final = 4096
 ASK_MS: Final = 3000
 
 
@@ -51,19 +47,15 @@ def last_record_before(queue: MappedFileQueue, until: int) -> tuple[int, bytes] 
 
     Reads from the start of a file, so it may take a second; call it in a thread. Raises OSError.
     """
-    rows = np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
     for file in reversed(queue.files):
-        at, limit, last = 0, min(file.wrote_position, until - file.file_from_offset), None
-        while at < limit:
-            data = file.read(at, min(_PART, limit - at), apart=True)
-            count, stop, _ = record.scan(data, 0, len(data), file.file_from_offset + at, C.CHECK_PHY_OFFSET, rows)
-            if count:
-                last = int(rows[count - 1, C.PHY]), int(rows[count - 1, C.SIZE])
-            if not stop:
-                break
-            at += stop
+        start, last = file.file_from_offset, None
+        for chunk in scan_files(
+            [file], start, min(start + file.wrote_position, until), C.CHECK_PHY_OFFSET, LogEnd()
+        ):
+            if len(chunk.rows):
+                last = int(chunk.rows[-1, C.PHY]), int(chunk.rows[-1, C.SIZE])
         if last is not None:
-            return last[0], file.read(last[0] - file.file_from_offset, last[1], apart=True)
+            return last[0], file.read(last[0] - start, last[1], apart=True)
     return None
 
 
