@@ -122,7 +122,7 @@ class AdminClient:
         if self._broker:
             return [self._broker]
         answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return masters(fastjson.loads(answer.body))
+        return masters(fastjson.loads(answer.body), ", ".join(self._namesrv))
 
     async def topic_configs(self) -> list[dict[str, Any]]:
         """Return the configuration of every topic, with RocketMQ's member names, by name."""

@@ -189,7 +189,7 @@ class Routes:
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingCommandError(answer.code, answer.remark or "", address)
         with readable(address):
-            return masters(fastjson.loads(answer.body))
+            return masters(fastjson.loads(answer.body), address)
 
     async def _shared(self, asked: str, topic: str) -> Route:
         """Return the result of `_ask`, of the request that is under way if there is one."""
@@ -310,12 +310,18 @@ def topic_header(topic: str, queues: int, attributes: Mapping[str, str]) -> Crea
         attributes=",".join(f"+{k}={v}" for k, v in attributes.items()) or None)
 
 
-def masters(cluster: dict[str, Any]) -> list[str]:
-    """Return the addresses of all masters in the answer to GET_BROKER_CLUSTER_INFO."""
+def masters(cluster: dict[str, Any], namesrv: str) -> list[str]:
+    """Return the addresses of all masters, at least one, in the answer of ``namesrv`` to GET_BROKER_CLUSTER_INFO.
+
+    Raises RemotingError if there is none, because a change of no broker would look like one that is done.
+    """
     table = cluster.get("brokerAddrTable") or {}
-    return sorted(
+    found = sorted(
         str(address) for broker in table.values() for number, address in broker["brokerAddrs"].items()
         if int(number) == MASTER_ID)
+    if not found:
+        raise RemotingError(f"no master broker is registered at the name server {namesrv}")
+    return found
 
 
 def _route(data: dict[str, Any], topic: str, most: int) -> Route:

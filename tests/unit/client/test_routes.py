@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from tailrace.client.routes import KEPT_MAX, REFRESH_NS, Routes
-from tailrace.errors import RemotingCommandError, RemotingConnectError
+from tailrace.errors import RemotingCommandError, RemotingConnectError, RemotingError
 from tailrace.formats import fastjson
-from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.testing import SimClock
 
 
@@ -133,5 +133,22 @@ def test_routes_are_dropped_that_are_too_old_or_too_many():
         for i in range(KEPT_MAX // 4):
             await routes.of(f"u{i}")
         assert len(routes._kept) == KEPT_MAX // 4
+
+    run(test)
+
+
+def test_a_name_server_without_a_broker_is_an_error_for_those_who_ask_for_all_brokers():
+    # A topic that was created on no broker would look like one that exists.
+    class Empty:
+        async def invoke(self, address, code, ext, body=b"", **_):
+            if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+                return RemotingCommand(ResponseCode.TOPIC_NOT_EXIST, {}, b"", remark="no route")
+            return RemotingCommand(0, {}, fastjson.dumps({"brokerAddrTable": {
+                "pair": {"brokerAddrs": {"1": "slave:1"}, "brokerName": "pair"}}, "clusterAddrTable": {}}))
+
+    async def test():
+        routes, _ = routes_of(Empty(), "a:1")
+        with pytest.raises(RemotingError, match="no master broker is registered at the name server a:1"):
+            await routes.brokers("t")
 
     run(test)
