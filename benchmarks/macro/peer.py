@@ -6,9 +6,10 @@ ours returns verified copies of the stored records; the reference copies the rec
 broker does, and ``get_references`` is its get of buffers over its mapped files, without a copy. ``to_arrow`` is
 compared with the get that copies, and every kind of put with its put. An open of the reference is in a JVM of its own
 and counts from its call to ``load``, so without the loading of most classes; ours counts none of Python's either.
-Wire: the reference's own Producer and BatchProducer programs against both brokers, and with ``--backlog N`` its
+Wire: the reference's own Producer (with its binary headers, and with the JSON of ordinary clients) and BatchProducer
+programs against both brokers, the time of a send of a Java client at 1,000 a second, and with ``--backlog N`` its
 Consumer program on N messages of 128 bytes that are there before it starts, with the processor time of the broker.
-One JSON line; ratios above 1 are in our favour, except for processor time and memory. ``--pair N`` runs everything N
+One JSON line; ratios above 1 are in our favour, except for processor time, latency and memory. ``--pair N`` runs everything N
 times, the sides taking turns to be first, and reports the median and the range of each ratio; the metrics are those
 of the run with the median get.
 """
@@ -43,10 +44,13 @@ FILE_SIZE = 1 << 30
 TOPIC = "BenchPeer"
 REPORT_S = 5
 PROGRAMS = {
-    "producer": ("Producer", "-w", "64", "-s", "1024"),
-    "batch_producer": ("BatchProducer", "-w", "8", "-b", "32", "-s", "1024"),
+    "producer": ("bench", "Producer", "-w", "64", "-s", "1024"),
+    "json_producer": ("bench-json", "Producer", "-w", "64", "-s", "1024"),
+    "batch_producer": ("bench", "BatchProducer", "-w", "8", "-b", "32", "-s", "1024"),
 }
-FILL = ("BatchProducer", "-w", "8", "-b", "32", "-s", "128")
+FILL = ("bench", "BatchProducer", "-w", "8", "-b", "32", "-s", "128")
+LATENCY = re.compile(r"sends=(\d+) p50=([\d.]+) p99=([\d.]+) max=([\d.]+)")
+LATENCY_PER_S, LATENCY_WARM_S = 1000, 15
 GROUP = "BenchPeerGroup"
 CONSUMED_S = 600
 """At most, for all of a backlog."""
@@ -164,10 +168,10 @@ def stored(broker: str) -> int:
 
 
 @contextlib.contextmanager
-def program_of(namesrv: str, name: str, *options: str) -> Iterator[Iterator[str]]:
+def program_of(namesrv: str, command: str, name: str, *options: str) -> Iterator[Iterator[str]]:
     """One of the reference's programs while it runs: the lines of its reports."""
     process = subprocess.Popen(
-        [str(REFERENCE), "bench", name, "-n", namesrv, "-t", TOPIC, "-ri", str(REPORT_S * 1000),
+        [str(REFERENCE), command, name, "-n", namesrv, "-t", TOPIC, "-ri", str(REPORT_S * 1000),
          *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         start_new_session=True)
     try:
@@ -203,6 +207,19 @@ def run_program(
     }
 
 
+def run_latency(namesrv: str, broker: str, pid: int, *, seconds: int) -> dict[str, Any]:
+    """Send at a steady rate with a Java client, after seconds that warm both sides; times are in microseconds."""
+    cpu = cpu_seconds(pid)
+    text = reference("send-latency", namesrv, TOPIC, LATENCY_PER_S, LATENCY_WARM_S, seconds, 1024)
+    found = LATENCY.search(text)
+    if found is None:
+        raise SystemExit(f"the reference printed no times: {text[-1000:]}")
+    sends = LATENCY_PER_S * (LATENCY_WARM_S + seconds)
+    return {
+        "sends": int(found[1]), "p50_us": float(found[2]), "p99_us": float(found[3]), "max_us": float(found[4]),
+        "broker_cpu_us": round((cpu_seconds(pid) - cpu) / sends * 1e6, 1)}
+
+
 def run_consumer(namesrv: str, broker: str, pid: int, *, backlog: int) -> dict[str, Any]:
     """Run the reference's Consumer program on a backlog.
 
@@ -215,7 +232,7 @@ def run_consumer(namesrv: str, broker: str, pid: int, *, backlog: int) -> dict[s
     time.sleep(2)  # until all of it is dispatched
     total, until = stored(broker), time.monotonic() + CONSUMED_S
     with (
-        program_of(namesrv, "Consumer", "-g", GROUP, "-p", "false"),
+        program_of(namesrv, "bench", "Consumer", "-g", GROUP, "-p", "false"),
         PullConsumer(broker=broker, group=GROUP) as offsets,
     ):
         queues, first = offsets.queues(TOPIC), None
@@ -244,6 +261,8 @@ def wire(
     runs: dict[str, Run] = {
         name: partial(run_program, program=program, seconds=seconds)
         for name, program in PROGRAMS.items() if seconds}
+    if seconds:
+        runs["latency"] = partial(run_latency, seconds=seconds)
     if backlog:
         runs["consumer"] = partial(run_consumer, backlog=backlog)
     for name, run in runs.items():
@@ -291,6 +310,8 @@ def ratios(metrics: dict[str, Any]) -> dict[str, float]:
                 found[f"{name} {flush}"] = ours[name]["per_s"] / theirs[name]["per_s"]
                 found[f"{name} {flush} cpu"] = (
                     ours[name]["broker_cpu_us"] / theirs[name]["broker_cpu_us"])
+            for each in ("p50", "p99") if "latency" in ours else ():
+                found[f"latency {flush} {each}"] = ours["latency"][f"{each}_us"] / theirs["latency"][f"{each}_us"]
     return {name: round(value, 2) for name, value in found.items()}
 
 
