@@ -9,9 +9,9 @@ and counts from its call to ``load``, so without the loading of most classes; ou
 Wire: the reference's own Producer (with its binary headers, and with the JSON of ordinary clients) and BatchProducer
 programs against both brokers, the time of a send of a Java client at 1,000 a second, and with ``--backlog N`` its
 Consumer program on N messages of 128 bytes that are there before it starts, with the processor time of the broker.
-One JSON line; ratios above 1 are in our favour, except for processor time, latency and memory. ``--pair N`` runs everything N
-times, the sides taking turns to be first, and reports the median and the range of each ratio; the metrics are those
-of the run with the median get.
+One JSON line; ratios above 1 are in our favour, except for processor time, latency and memory. ``--pair N`` runs
+everything N times, the sides taking turns to be first, and reports the median and the range of each ratio; the metrics
+are those of the run with the median get.
 """
 
 from __future__ import annotations

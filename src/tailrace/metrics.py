@@ -306,6 +306,10 @@ LOOP_FAILURES: Final = _counter(
     "tailrace_loop_failures_total",
     "Unexpected errors in the loops and callbacks of the event loop, which continue after them; the log has the "
     "first one a minute.", ("name",))
+THREAD_SECONDS: Final = _counter(
+    "tailrace_thread_processor_seconds_total",
+    "Processor time of the threads that live, by name; MainThread has the event loop, which serves all clients.",
+    ("thread",))
 UNREADABLE_RECORDS: Final = _counter(
     "tailrace_unreadable_records_total",
     "Records of the log that the disk could not read in several tries, and that are left out since then.", (),

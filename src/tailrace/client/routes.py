@@ -313,7 +313,7 @@ def topic_header(topic: str, queues: int, attributes: Mapping[str, str]) -> Crea
 def masters(cluster: dict[str, Any], namesrv: str) -> list[str]:
     """Return the addresses of all masters, at least one, in the answer of ``namesrv`` to GET_BROKER_CLUSTER_INFO.
 
-    Raises RemotingError if there is none, because a change of no broker would look like one that is done.
+    Raises RemotingError if it has no master, because a change of no broker would look like one that is done.
     """
     table = cluster.get("brokerAddrTable") or {}
     found = sorted(

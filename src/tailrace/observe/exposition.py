@@ -33,6 +33,7 @@ from tailrace import metrics
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.statistics.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
+from tailrace.env.thread_times import processor_seconds
 from tailrace.formats.names import (
     DLQ_GROUP_TOPIC_PREFIX,
     RETRY_GROUP_TOPIC_PREFIX,
@@ -200,6 +201,7 @@ class Exposition(Collector):
         writeable = store.is_writeable
         yield self._family(metrics.WRITEABLE, {(): writeable and not store.refused_puts.failing})
         yield self._family(metrics.LOOP_FAILURES, {(name,): n for name, n in list(supervision.FAILURES.items())})
+        yield self._family(metrics.THREAD_SECONDS, {(name,): took for name, took in processor_seconds().items()})
         yield self._family(metrics.READ_ONLY, {(): bool(store.read_only)})
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})
         yield self._family(metrics.STORAGE_SIZE, {_LOCAL_DISK: usage.used})
