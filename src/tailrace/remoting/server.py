@@ -263,8 +263,10 @@ class Channel(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Answer every complete frame with one write."""
         self.last_active = self._server.loop.time()
-        if self._unserved is not None:
+        if self._unserved is not None:  # other connections had their turns first
             self._unserved = self._unserved[0][self._unserved[1] :] + data, 0
+            self._stop_reading()
+            self._count()
             return
         if self._tail:
             self._tail += data
@@ -320,8 +322,7 @@ class Channel(asyncio.Protocol):
         elif self.paused or self._limits.tight:
             self._wait_later(data, rest)
         else:
-            self._unserved = data, rest
-            self._stop_reading()
+            self._unserved = data, rest  # alone, its turn comes before the next read; otherwise that read is the last
             self._turns.wait(self)
         self._count()
         if self._limits.tight:
