@@ -142,7 +142,7 @@ def test_a_group_without_a_member_that_is_late_is_named(bad):
         wanted = r"Group audit has a lag of [0-9]+ messages, the oldest waits for 47 min, and no member is connected\."
         until(lambda: re.search(wanted, text_of(get(bad, ""))))  # figures are kept for a second
     finally:
-        broker.offsets.remove_group("audit")
+        broker.offsets.remove_groups({"audit"})
 
 
 @pytest.mark.parametrize(("name", "value", "text"), [

@@ -203,7 +203,7 @@ def only_read(tmp_path_factory):
     lambda store: store.put_table({"body": [b"x"]}, topic="orders"),
     lambda store: store.recall(build_handle("orders", "broker-a", 1 << 44, "k")),
     lambda store: store.create_topic("other"), lambda store: store.delete_topics(["orders"]),
-    lambda store: store.deletion.delete_group("g", lambda: None), lambda store: store.deletion.delete_idle({}),
+    lambda store: store.deletion.delete_groups({"g"}, lambda: None), lambda store: store.deletion.delete_idle({}),
     lambda store: store.deletion.delete_unused(), lambda store: store.purge_topic("orders"),
     lambda store: store.flush(), lambda store: store.execute_delete_files_manually(),
 ])

@@ -210,12 +210,12 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
 
     # -- the file
 
-    def forget(self, topics: set[str], group: str) -> None:
-        """Forget the expressions for topics, and those of a group, that were deleted."""
+    def forget(self, topics: set[str], groups: set[str]) -> None:
+        """Forget the expressions for topics, and those of groups, that were deleted."""
         self.check_owner()
         for name, known in list(self._table.items()):
             for data in tuple(known.values()):
-                if name == group or data.topic in topics:
+                if name in groups or data.topic in topics:
                     self._forget(data)
 
     def expire(self) -> None:

@@ -77,14 +77,17 @@ def retry_topic_users(name: str) -> Iterator[tuple[str, str]]:
     if not name.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return
     rest = name[len(RETRY_GROUP_TOPIC_PREFIX):]
-    separator = "+" if "+" in rest else "_"
-    if separator == "_" and rest:
+    has_plus = "+" in rest
+    if rest and not has_plus:
         yield rest, ""
     for at, character in enumerate(rest):
-        if character == separator and 0 < at < len(rest) - 1:
+        if character not in "_+" or not 0 < at < len(rest) - 1:
+            continue
+        # Only the name of another retry topic has a "+" itself.
+        if character == "+" or not has_plus or rest.startswith(RETRY_GROUP_TOPIC_PREFIX, at + 1):
             yield rest[:at], rest[at + 1 :]
-            if separator == "+":
-                return
+        if character == "+":
+            return
 
 
 def is_retry_topic_of(name: str, group: str) -> bool:

@@ -519,9 +519,9 @@ class NamedConfigManager(ConfigManager[str, V]):
 
         return create
 
-    def delete(self, name: str, also: Callable[[], None] | None = None) -> bool:
-        """Delete a configuration. Return False if it did not exist. For ``also`` see `submit`."""
-        return bool(self.change(lambda draft: draft.remove(name), also))
+    def delete(self, *names: str, also: Callable[[], None] | None = None) -> bool:
+        """Delete configurations, with one write. Return False if none existed. For ``also`` see `submit`."""
+        return any(self.change(lambda draft: [draft.remove(name) for name in names], also))
 
     def _ensure(self, configs: Iterable[V]) -> None:
         """Create those of some configurations that are missing, in one write and without a limit."""

@@ -282,9 +282,9 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         """Forget every offset of topics, with one write; durable on return. For ``also`` see `submit`."""
         self._remove(lambda key: key.partition(TOPIC_GROUP_SEPARATOR)[0] in topics, also)
 
-    def remove_group(self, group: str) -> None:
-        """Forget every offset of a group; durable on return."""
-        self._remove(lambda key: key.partition(TOPIC_GROUP_SEPARATOR)[2] == group, None)
+    def remove_groups(self, groups: set[str]) -> None:
+        """Forget every offset of groups, with one write; durable on return."""
+        self._remove(lambda key: key.partition(TOPIC_GROUP_SEPARATOR)[2] in groups, None)
 
     def _keys(self) -> list[tuple[str, str]]:
         parts = [key.split(TOPIC_GROUP_SEPARATOR, 1) for key in list(self._table)]

@@ -201,11 +201,11 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
             if not queues:
                 del self._table[key]
 
-    def forget(self, topics: set[str], group: str) -> None:
-        """Forget the pops of topics and of a group that were deleted."""
-        for topic, name, queue_id, _ in self.entries():
-            if topic in topics or name == group:
-                self.clear(topic, name, queue_id)
+    def forget(self, topics: set[str], groups: set[str]) -> None:
+        """Forget the pops of topics and of groups that were deleted."""
+        for topic, group, queue_id, _ in self.entries():
+            if topic in topics or group in groups:
+                self.clear(topic, group, queue_id)
 
     def drop_unused(self, is_used: Callable[[str, str, int], bool]) -> None:
         """Forget entries of deleted topics, groups and queues, and old entries."""

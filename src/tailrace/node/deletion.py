@@ -25,7 +25,7 @@ from tailrace.formats import filenames
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import parent_of
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, LMQ_PREFIX, RETRY_GROUP_TOPIC_PREFIX
-from tailrace.formats.pop import pop_retry_topics, retry_topic_users
+from tailrace.formats.pop import retry_topic_users
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, read_config
 from tailrace.node.retention.topics import TopicRetention, Unfinished, read_unfinished
@@ -179,27 +179,23 @@ class Deletion:
         if system := sorted(filter(self._topics.has_state_of_broker, wanted)):
             raise StoreError(f"{', '.join(system)}: a system topic of the broker cannot be deleted")
         lite = {queue for queue in known if parent_of(queue) in wanted}
-        retries = {retry: (group, topic) for topic in wanted for group in groups
-                   for retry in pop_retry_topics(topic, group) if retry in known}
-        kept = self._shared(retries, groups, gone=wanted)
-        return self._delete(wanted | lite | retries.keys() - kept, kept, _nothing)
+        retries = _retries(known, lambda group, topic: topic in wanted and group in groups)
+        kept = self._shared(retries - wanted, groups, gone=wanted)
+        return self._delete(wanted | lite | retries - kept, kept, _nothing)
 
-    def delete_group(self, group: str, also: Also) -> Deleted:
-        """Delete the topics of a group: retries, dead letters, and POP retries of every topic; durable on return.
+    def delete_groups(self, groups: Iterable[str], also: Also) -> Deleted:
+        """Delete the topics of groups: retries, dead letters, and POP retries of every topic; durable on return.
 
-        ``also`` makes the deletion of the group itself durable. Raises OSError or FatalStorageError, or what ``also``
-        raises; then nothing is deleted.
+        ``also`` makes the deletion of the groups themselves durable. Raises OSError or FatalStorageError, or what
+        ``also`` raises; then nothing is deleted.
         """
         self._check_may_change()
-        known, groups = self._known(), self.state.groups()
-        own = f"{RETRY_GROUP_TOPIC_PREFIX}{group}"
-        retries = {retry: (group, topic) for topic in known for retry in pop_retry_topics(topic, group)
-                   if retry in known}
-        if own in known:
-            retries[own] = group, ""
-        kept = self._shared(retries, groups | {group}, gone=set())
-        letters = {f"{DLQ_GROUP_TOPIC_PREFIX}{group}"} & known
-        return self._delete(letters | retries.keys() - kept, kept, also)
+        wanted, known = set(groups), self._known()
+        retries = _retries(known, lambda group, topic: group in wanted and topic in known)
+        retries |= known & {f"{RETRY_GROUP_TOPIC_PREFIX}{group}" for group in wanted}
+        kept = self._shared(retries, self.state.groups() - wanted, gone=set())
+        letters = known & {f"{DLQ_GROUP_TOPIC_PREFIX}{group}" for group in wanted}
+        return self._delete(letters | retries - kept, kept, also)
 
     def delete_unused(self) -> Deleted:
         """Delete the queues of topics that do not exist (cleanUnusedTopic)."""
@@ -228,15 +224,15 @@ class Deletion:
         return {*list(self._topics.table), *(topic for topic, _ in list(self._store.queues.table)),
                 *(topic for topic, _ in list(self._store.commit_log.queue_offsets))}
 
-    def _shared(self, retries: Mapping[str, tuple[str, str]], groups: set[str], *, gone: set[str]) -> set[str]:
-        """Return the retry topics whose name is also that of another topic and group that exist.
+    def _shared(self, retries: set[str], groups: set[str], *, gone: set[str]) -> set[str]:
+        """Return the retry topics whose name is also that of a topic and one of ``groups`` that stay.
 
-        A deletion of one topic must not lose the retries of another one. ``retries`` has (group, topic) of each name.
+        A deletion of one topic must not lose the retries of another one. ``gone`` are topics that are deleted.
         """
         return {
-            name for name, user in retries.items()
-            if any(other != user and other[0] in groups and other[1] not in gone
-                   and (not other[1] or other[1] in self._topics.table) for other in retry_topic_users(name))}
+            name for name in retries
+            if any(group in groups and topic not in gone and (not topic or topic in self._topics.table)
+                   for group, topic in retry_topic_users(name))}
 
     def _delete(self, names: set[str], kept: Collection[str], also: Also) -> Deleted:
         if names:
@@ -264,6 +260,11 @@ class Deletion:
 
 def _nothing() -> None:
     pass
+
+
+def _retries(known: Iterable[str], is_gone: Callable[[str, str], bool]) -> set[str]:
+    """Return the POP retry topics for whose group and topic ``is_gone`` returns True, with one look at each name."""
+    return {name for name in known if any(topic and is_gone(group, topic) for group, topic in retry_topic_users(name))}
 
 
 def _forget_configs(topics: TopicConfigManager, names: set[str], configs: Collection[str], also: Also) -> None:

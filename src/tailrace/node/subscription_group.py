@@ -254,13 +254,13 @@ class SubscriptionGroupManager(NamedConfigManager[SubscriptionGroupConfig]):
                 self._forbidden = before
                 raise
 
-    def delete(self, name: str, also: Callable[[], None] | None = None) -> bool:
-        """Delete a group and what is forbidden to it. Return False if it did not exist. For ``also`` see `submit`."""
-        with self._lock:  # a group of this name may be created again
-            before = self._forbidden
-            self._forbidden = {group: topics for group, topics in before.items() if group != name}
+    def delete(self, *names: str, also: Callable[[], None] | None = None) -> bool:
+        """Delete groups and what is forbidden to them. Return False if none existed. For ``also`` see `submit`."""
+        with self._lock:  # a group of such a name may be created again
+            before, gone = self._forbidden, set(names)
+            self._forbidden = {group: topics for group, topics in before.items() if group not in gone}
             try:
-                return super().delete(name, also)
+                return super().delete(*names, also=also)
             except BaseException:
                 self._forbidden = before
                 raise

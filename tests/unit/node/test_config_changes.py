@@ -66,7 +66,7 @@ CHANGES = {
     "delete a value": (kv, lambda m: m.change(m.setting("n", "k", "v")), lambda m: m.change(m.deletion("n", "k"))),
     "reset offsets": (offsets, before_offsets, lambda m: m.assign_reset("g", "old", {0: 1, 3: 2})),
     "remove a topic's offsets": (offsets, before_offsets, lambda m: m.remove_topics({"old"})),
-    "remove a group's offsets": (offsets, before_offsets, lambda m: m.remove_group("g")),
+    "remove a group's offsets": (offsets, before_offsets, lambda m: m.remove_groups({"g"})),
 }
 
 
@@ -197,7 +197,7 @@ def test_a_deletion_changes_all_its_files_or_none():
                 raise OSError(errno.ENOSPC, "no room")
 
         with pytest.raises(OSError):
-            tables.delete("old", lambda note=note, consumed=consumed: consumed.remove_topics({"old"}, note))
+            tables.delete("old", also=lambda note=note, consumed=consumed: consumed.remove_topics({"old"}, note))
         assert (tables.to_json(), consumed.to_json()) == seen
         for made, shown in zip((topics(disk), offsets(disk)), seen, strict=True):
             made.load()
@@ -205,7 +205,7 @@ def test_a_deletion_changes_all_its_files_or_none():
     tables, consumed = topics(disk), offsets(disk)
     tables.load()
     consumed.load()
-    assert tables.delete("old", lambda: consumed.remove_topics({"old"}))
+    assert tables.delete("old", also=lambda: consumed.remove_topics({"old"}))
     assert (consumed.entries(), tables.items()) == ([], [])
 
 

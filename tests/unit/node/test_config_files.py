@@ -383,7 +383,7 @@ def test_offsets_of_lmq_groups_have_a_table_of_their_own_in_a_file_of_their_own(
     assert table["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 12, "t@%LMQ%g": 3, "%LMQ%b@%LMQ%g": 99}
     assert table["offsetTable"] == {
         "%LMQ%a@plain": {"0": 7}, "t@plain": {"0": 1, "1": 2}, "%LMQ%b@plain": {"4": 98}}
-    offsets.remove_group("%LMQ%g")
+    offsets.remove_groups({"%LMQ%g"})
     offsets.persist_if_changed()
     again = offsets_of(tmp_path, lmq=True)
     assert (again.query("%LMQ%g", "t", 0), again.query("plain", "t", 1)) == (-1, 2)

@@ -125,11 +125,25 @@ def test_a_group_takes_its_retries_and_dead_letters_along(files):
     groups(files, "g", "gg", "h")
     with opened(files) as store:
         called = []
-        assert store.deletion.delete_group("g", lambda: called.append(1)).topics == sorted(mine)
+        assert store.deletion.delete_groups({"g"}, lambda: called.append(1)).topics == sorted(mine)
         assert called == [1]
         assert topics_of(store) == {"t", "%RETRY%gg", "%RETRY%h_t"}
-        assert store.deletion.delete_group("nobody", lambda: called.append(2)) == ([], [])
+        assert store.deletion.delete_groups({"nobody"}, lambda: called.append(2)) == ([], [])
         assert called == [1, 2]
+
+
+def test_a_retry_topic_goes_with_the_last_of_its_groups(files):
+    with opened(files) as store:
+        fill(store, "x", "a_x", "%RETRY%g_a_x", "%RETRY%g", "%RETRY%g_a+x", "%RETRY%h_%RETRY%g_a+x")
+    groups(files, "g", "g_a", "h")
+    with opened(files) as store:
+        assert store.deletion.delete_groups({"g"}, lambda: None) == (["%RETRY%g"], ["%RETRY%g_a_x"])
+        fill(store, "%RETRY%g")
+        assert store.deletion.delete_groups({"g", "g_a"}, lambda: None) == (
+            ["%RETRY%g", "%RETRY%g_a+x", "%RETRY%g_a_x"], [])
+        assert topics_of(store) == {"x", "a_x", "%RETRY%h_%RETRY%g_a+x"}
+        fill(store, "%RETRY%g_a+x")
+        assert store.delete_topics(["%RETRY%g_a+x"]).topics == ["%RETRY%g_a+x", "%RETRY%h_%RETRY%g_a+x"]
 
 
 def test_unused_queues_take_their_retries_along(files):

@@ -27,7 +27,6 @@ from tailrace.formats.requests.broker_headers import (
 )
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
-from tailrace.node.deletion import Deleted
 from tailrace.node.left_over_queues import LeftOverQueue, log_left_over, not_consumed
 from tailrace.node.subscription_group import (
     SubscriptionGroupConfig,
@@ -387,10 +386,7 @@ class AdminTopicsProcessor:
         return self._delete_groups(channel, request, [header.group_name], clean=header.clean_offset)
 
     def delete_groups(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Delete several groups as request 207 does, one after the other: request 5003.
-
-        If a file cannot be written, the answer is the error, and the groups before it are deleted.
-        """
+        """Delete several groups as request 207 does: request 5003. Either all of them are deleted or none."""
         body = json_object(request) if request.body else {}
         names = texts_in(body, "groupNameList", LIST_MAX)
         if not names:
@@ -402,19 +398,15 @@ class AdminTopicsProcessor:
     def _delete_groups(
         self, channel: Channel, request: RemotingCommand, names: list[str], *, clean: bool
     ) -> Answer:
-        broker = self._broker
+        broker, groups = self._broker, dict.fromkeys(names)
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-            all_done, uncleaned = Deleted([], []), []
-            for name in dict.fromkeys(names):
-                config = broker.groups.select(name)
-                cleaned = clean or (config is not None and bool(config.lite_bind_topic))
-                done = broker.state.delete_group(name, offsets=cleaned)
-                all_done = Deleted(all_done.topics + done.topics, all_done.kept + done.kept)
-                uncleaned += [] if cleaned else [name]
+            configs = {name: broker.groups.select(name) for name in groups}
+            kept = [name for name, config in configs.items() if not (
+                clean or (config is not None and config.lite_bind_topic))]
+            done = broker.state.delete_groups(set(groups), offsets=groups.keys() - set(kept))
             return deleted_answer(
-                request, all_done,
-                f"the offsets of {', '.join(uncleaned)}, because cleanOffset is false" if uncleaned else "")
+                request, done, f"the offsets of {', '.join(kept)}, because cleanOffset is false" if kept else "")
 
         return broker.worker.in_thread(delete)(channel, request)
 

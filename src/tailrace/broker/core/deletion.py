@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, final
 
 from tailrace.formats import fastjson
@@ -27,8 +28,8 @@ class BrokerState(GroupState):
         self.modes = MessageRequestModeManager(broker.store.file_system, broker.store.config_dir)
         """Request modes of groups."""
         self.modes.load()
-        self.on_loop: list[Callable[[set[str], str], None]] = []
-        """Functions that forget topics, and a group unless it is "", in tables of the event loop, which calls them."""
+        self.on_loop: list[Callable[[set[str], set[str]], None]] = []
+        """Functions that forget topics and groups in tables of the event loop, which calls them."""
 
     def groups(self) -> set[str]:
         """Return the names of all groups that have a configuration or offsets."""
@@ -44,35 +45,36 @@ class BrokerState(GroupState):
 
     def forgotten(self, topics: set[str]) -> None:
         """Forget the statistics of topics, and what the event loop has of them."""
-        broker = self._broker
-        for topic in topics:
-            broker.traffic.forget_topic(topic)
-            broker.pop_metrics.forget_topic(topic)
-        self._on_loop(topics, "")
+        self._forget(topics, set())
 
-    def delete_group(self, group: str, *, offsets: bool) -> Deleted:
-        """Delete a group with its topics; ``offsets`` deletes its offsets as well."""
+    def delete_groups(self, groups: set[str], *, offsets: set[str]) -> Deleted:
+        """Delete groups with their topics, and the offsets of those in ``offsets``: all of them or none.
+
+        Each state file is written once. Raises OSError or FatalStorageError; then nothing is deleted.
+        """
         broker = self._broker
 
         def configuration() -> None:
-            broker.groups.delete(group, (lambda: broker.offsets.remove_group(group)) if offsets else None)
+            broker.groups.delete(
+                *groups, also=partial(broker.offsets.remove_groups, offsets) if offsets else None)
 
-        done = broker.store.deletion.delete_group(
-            group, lambda: self.modes.forget(lambda _, name: name == group, configuration))
-        broker.traffic.forget_group(group)
-        broker.pop_metrics.forget_group(group)
-        self._on_loop(set(), group)
+        done = broker.store.deletion.delete_groups(
+            groups, lambda: self.modes.forget(lambda _, name: name in groups, configuration))
+        self._forget(set(), groups)
         return done
 
-    def _on_loop(self, topics: set[str], group: str) -> None:
+    def _forget(self, topics: set[str], groups: set[str]) -> None:
+        broker = self._broker
+        broker.traffic.forget_deleted(topics, groups)
+        broker.pop_metrics.forget_deleted(topics, groups)
+
         def forget() -> None:
-            for topic in topics:
-                self._broker.transactions.metrics.forget_topic(topic)
+            broker.transactions.metrics.forget(topics)
             for function in self.on_loop:
-                function(topics, group)
+                function(topics, groups)
 
         with contextlib.suppress(RuntimeError):  # the loop has been closed
-            self._broker.loop.call_soon_threadsafe(forget)
+            broker.loop.call_soon_threadsafe(forget)
 
 
 def deleted_answer(request: RemotingCommand, done: Deleted, kept_offsets: str = "") -> RemotingCommand:

@@ -81,7 +81,7 @@ class LiteTopics:
             lambda topic, group, _: self._broker.topics.select(topic) is not None
             and self._broker.groups.select(group) is not None)
 
-    def _forget(self, queues: set[str], group: str) -> None:
-        """Forget queues, or a group, that were deleted."""
+    def _forget(self, queues: set[str], groups: set[str]) -> None:
+        """Forget queues and groups that were deleted."""
         self.registry.forget_queues(queues)
-        self.order.forget(queues, group)
+        self.order.forget(queues, groups)

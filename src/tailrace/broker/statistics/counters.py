@@ -89,16 +89,10 @@ class Counters:
                 self._counts[key[0]] -= 1
                 self._named = False
 
-    def forget_topic(self, topic: str) -> None:
-        """Drop the counts of a topic that is deleted."""
-        self._forget(0, topic)
-
-    def forget_group(self, group: str) -> None:
-        """Drop the counts of a group that is deleted."""
-        self._forget(1, group)
-
-    def _forget(self, which: int, name: str) -> None:
+    def forget_deleted(self, topics: set[str], groups: set[str]) -> None:
+        """Drop the counts of topics and groups that were deleted."""
         for key in list(self.flows):
-            place = _PLACES.get(key[0], (None, None))[which]
-            if place is not None and key[1].split("@")[place] == name:
+            topic, group = _PLACES.get(key[0], (None, None))
+            names = key[1].split("@")
+            if (topic is not None and names[topic] in topics) or (group is not None and names[group] in groups):
                 self.forget(key)

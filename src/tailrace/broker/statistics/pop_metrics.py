@@ -99,18 +99,14 @@ class PopMetrics:
 
     # -- deletions
 
-    def forget_topic(self, topic: str) -> None:
-        """Drop the counts of a topic that is deleted."""
-        self._forget(0, 1, topic)
+    def forget_deleted(self, topics: set[str], groups: set[str]) -> None:
+        """Drop the counts of topics and groups that were deleted."""
+        def stays(group: str, topic: str) -> bool:
+            return group not in groups and topic not in topics
 
-    def forget_group(self, group: str) -> None:
-        """Drop the counts of a group that is deleted."""
-        self._forget(1, 0, group)
-
-    def _forget(self, in_flight_place: int, place: int, name: str) -> None:
         with self._lock:
-            self._in_flight = {k: n for k, n in self._in_flight.items() if k[in_flight_place] != name}
-            self.stopped = {k for k in self.stopped if k[in_flight_place] != name}
-            self.records_put = Counter({k: n for k, n in self.records_put.items() if k[place] != name})
-            self.records_read = Counter({k: n for k, n in self.records_read.items() if k[place] != name})
-            self.retries = Counter({k: n for k, n in self.retries.items() if k[place] != name})
+            self._in_flight = {k: n for k, n in self._in_flight.items() if stays(k[1], k[0])}
+            self.stopped = {k for k in self.stopped if stays(k[1], k[0])}
+            self.records_put = Counter({k: n for k, n in self.records_put.items() if stays(k[0], k[1])})
+            self.records_read = Counter({k: n for k, n in self.records_read.items() if stays(k[0], k[1])})
+            self.retries = Counter({k: n for k, n in self.retries.items() if stays(k[0], k[1])})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 from tailrace.broker.statistics.counters import Counters, Flow
 from tailrace.env.supervision import failed
@@ -184,22 +184,20 @@ class Traffic:
         """Count a message that a consumer sent back."""
         self.went_back[topic, group].add(1, 0)
 
-    def forget_topic(self, topic: str) -> None:
-        """Drop the counts of a topic that is deleted."""
-        self.by_topic.pop(topic, None)
-        self.counters.forget_topic(topic)
-        self._forget(0, topic, self.came_in, self.went_out, self.went_back)
-
-    def forget_group(self, group: str) -> None:
-        """Drop the counts of a group that is deleted."""
-        self._forget(1, group, self.went_out, self.went_back)
-        self.dead_letters.pop(group, None)
-        self.counters.forget_group(group)
-
-    def _forget(self, place: int, name: str, *tables: dict[tuple[str, str], Any]) -> None:
-        for table in tables:
-            for key in [key for key in list(table) if key[place] == name]:
-                table.pop(key, None)  # two topics or groups may be deleted at the same time
+    def forget_deleted(self, topics: set[str], groups: set[str]) -> None:
+        """Drop the counts of topics and groups that were deleted."""
+        for topic in topics:
+            self.by_topic.pop(topic, None)
+        for group in groups:
+            self.dead_letters.pop(group, None)
+        self.counters.forget_deleted(topics, groups)
+        for incoming in list(self.came_in):
+            if incoming[0] in topics:
+                self.came_in.pop(incoming, None)
+        for table in (self.went_out, self.went_back):
+            for key in list(table):
+                if key[0] in topics or key[1] in groups:
+                    table.pop(key, None)  # two requests may delete at the same time
 
 
 @final

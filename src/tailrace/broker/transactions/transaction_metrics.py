@@ -57,12 +57,13 @@ class TransactionMetrics(ConfigManager[str, tuple[int, int]]):
         """Return the number of pending half messages by topic."""
         return {topic: count for topic, (count, _) in list(self._table.items())}
 
-    def forget_topic(self, topic: str) -> None:
-        """Drop the counts of a topic that is deleted."""
-        for table in (self.committed, self.rolled_back, self.latencies):
-            table.pop(topic, None)
-        if self._table.pop(topic, None) is not None:
-            self._dirty = True
+    def forget(self, topics: set[str]) -> None:
+        """Drop the counts of topics that were deleted."""
+        for topic in topics:
+            for table in (self.committed, self.rolled_back, self.latencies):
+                table.pop(topic, None)
+            if self._table.pop(topic, None) is not None:
+                self._dirty = True
 
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("transactionCount", None)

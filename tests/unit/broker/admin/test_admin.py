@@ -20,6 +20,7 @@ from tailrace.errors import MessageIllegalError, RemotingConnectError, RemotingT
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import TopicConfig
 
 
@@ -176,6 +177,54 @@ def test_groups_of_a_list_are_deleted(topics, kit, channel, broker, clean):
     assert kept == ([] if clean else ["the offsets of h, g, unknown, because cleanOffset is false"])
     assert [broker.groups.select(name) is None for name in "ghi"] == [True, True, False]
     assert [broker.offsets.query(name, "orders", 0) for name in "ghi"] == ([-1, -1, 1] if clean else [1, 1, 1])
+
+
+class Walked(dict):
+    """A table that counts how often it is walked."""
+
+    walks = 0
+
+    def __iter__(self):
+        Walked.walks += 1
+        return super().__iter__()
+
+    def items(self):
+        Walked.walks += 1
+        return super().items()
+
+
+@pytest.mark.parametrize(("code", "member"), [(5002, "topicList"), (5003, "groupNameList")])
+def test_a_deletion_of_many_walks_each_table_and_writes_each_file_as_often_as_that_of_one(
+    topics, kit, channel, broker, code, member
+):
+    managers = [broker.groups, broker.offsets, broker.topics, broker.state.modes]
+    for manager in managers:
+        manager._table = Walked(manager._table)
+    broker.groups.update_all([SubscriptionGroupConfig(group_name="stays")])
+
+    def work(count):
+        made = [f"of{count}x{number}" for number in range(count)]
+        groups, names = (["stays"], made) if code == 5002 else (made, ["orders"])
+        broker.groups.update_all([SubscriptionGroupConfig(group_name=name) for name in groups])
+        broker.topics.update_all([
+            TopicConfig(topic_name=topic)
+            for name in names for topic in (name, *(f"%RETRY%{group}_{name}" for group in groups))])
+        for name in names:
+            for group in groups:
+                broker.offsets.commit(group, name, 0, 1)
+                broker.state.modes.change(broker.state.modes.setting(name, group, "POP", 0))
+        walks, writes = Walked.walks, [manager.writes for manager in managers]
+        body = json.dumps({member: made, "cleanOffset": True}).encode()
+        answer = topics.delete_topics(channel, kit.request(code, body=body)) if code == 5002 else (
+            topics.delete_groups(channel, kit.request(code, body=body)))
+        assert answer.code == 0
+        assert len(json.loads(answer.body)["deletedTopics"]) == count * (2 if code == 5002 else 1)
+        assert [broker.offsets.query(group, name, 0) for group in groups for name in names] == [-1] * count
+        assert not any(name in broker.topics.table or name in broker.groups.table for name in made)
+        return Walked.walks - walks, [
+            manager.writes - before for manager, before in zip(managers, writes, strict=True)]
+
+    assert work(1) == work(20)
 
 
 def test_groups_are_created_changed_and_deleted(topics, kit, channel, broker):
@@ -503,6 +552,6 @@ def test_a_running_consumer_hears_of_a_reset_with_its_next_pull_and_cannot_undo_
 
 def test_what_is_forgotten_takes_its_reset_along(reset, broker):
     reset()
-    broker.offsets.remove_group("g")
+    broker.offsets.remove_groups({"g"})
     assert not broker.offsets.is_reset("g", "orders", 0)
     assert broker.offsets.take_reset("g", "orders", 0) is None

@@ -66,9 +66,9 @@ def test_deleted_groups_and_topics_are_forgotten(world):
     world.pop()
     metrics = world.broker.pop_metrics
     assert metrics.in_flight("orders", "g", 0) == 1
-    metrics.forget_topic("other")
+    metrics.forget_deleted({"other"}, set())
     assert metrics.records_put
-    metrics.forget_group("g")
+    metrics.forget_deleted(set(), {"g"})
     assert (metrics.in_flight("orders", "g", 0), metrics.records_put) == (0, {})
 
 

@@ -73,6 +73,7 @@ def test_the_users_of_a_name_are_all_pairs_and_the_group():
     assert set(retry_topic_users(SHARED)) == {("g", "a_x"), ("g_a", "x"), ("g_a_x", "")}
     assert set(retry_topic_users("%RETRY%g_a+x_y")) == {("g_a", "x_y")}
     assert set(retry_topic_users("%RETRY%g")) == {("g", "")}
+    assert set(retry_topic_users("%RETRY%h_i_%RETRY%g+x")) == {("h_i", "%RETRY%g+x"), ("h_i_%RETRY%g", "x")}
     assert set(retry_topic_users("%RETRY%_g_")) == {("_g_", "")}  # no empty names
     assert set(retry_topic_users("orders")) == set()
 

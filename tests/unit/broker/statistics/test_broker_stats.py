@@ -130,8 +130,7 @@ def test_a_deleted_topic_or_group_leaves_the_statistics(broker, stats, clock, pr
             traffic.hand_out(topic, group, 1, 100)
     traffic.sent_back("orders", "stock")
     after(clock, stats, 10)
-    traffic.forget_topic("orders")
-    traffic.forget_group("stock")
+    traffic.forget_deleted({"orders"}, {"stock"})
     left = [(name, key) for name, key in (
         ("TOPIC_PUT_NUMS", "orders"), ("TOPIC_PUT_NUMS", "bills"), ("GROUP_GET_NUMS", "orders@audit"),
         ("GROUP_GET_NUMS", "bills@stock"), ("GROUP_GET_NUMS", "bills@audit"),
@@ -240,10 +239,10 @@ def test_queues_and_latencies_are_counted_under_the_keys_of_the_reference(
     assert minute("QUEUE_PUT_SIZE", "SCHEDULE_TOPIC_XXXX@2") == (300, 100.0)
     assert minute("GROUP_GET_LATENCY", "2@orders@stock") == (9, 4.5)
     assert minute("TOPIC_PUT_LATENCY", "2@orders") == (3, 3.0)
-    traffic.forget_group("stock")
+    traffic.forget_deleted(set(), {"stock"})
     assert stats.view("GROUP_GET_LATENCY", "2@orders@stock") is None
     assert stats.view("TOPIC_PUT_LATENCY", "2@orders") is not None
-    traffic.forget_topic("orders")
+    traffic.forget_deleted({"orders"}, set())
     assert list(traffic.counters.flows) == [("QUEUE_PUT", "SCHEDULE_TOPIC_XXXX@2")]
 
 
@@ -252,7 +251,7 @@ def test_without_detail_there_are_no_queues_in_the_keys(clock):
     traffic.arrived("SCHEDULE_TOPIC_XXXX", 1, 100, 2)
     traffic.hand_out("orders", "stock", 1, 100, 2, 4_000_000)
     assert list(traffic.counters.flows) == [("GROUP_GET_LATENCY", "orders@stock")]
-    traffic.forget_topic("orders")
+    traffic.forget_deleted({"orders"}, set())
     assert not traffic.counters.flows
 
 
