@@ -131,7 +131,7 @@ class StoreAdmin:
         if before is None or queues >= before.read_queue_nums:
             return made, []
         left = self._opened.left_over_queues({topic: queues}).get(topic, [])
-        note = left_over_note(topic, left, not_consumed(self._offsets(), topic, left))
+        note = left_over_note(topic, left, not_consumed(self._offsets(), {topic: left})[topic])
         return made, [note] if note else []
 
     async def delete_topic(self, topic: str) -> Deleted:

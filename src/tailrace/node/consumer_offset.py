@@ -265,18 +265,18 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics for which a group has offsets, sorted."""
-        return sorted(topic for topic, g in self._keys() if g == group)
+        return sorted(topic for topic, g in self.pairs() if g == group)
 
     def topics_by_group(self) -> dict[str, set[str]]:
         """Return the topics for which each group has offsets."""
         found: dict[str, set[str]] = {}
-        for topic, group in self._keys():
+        for topic, group in self.pairs():
             found.setdefault(group, set()).add(topic)
         return found
 
     def groups_of(self, topic: str) -> list[str]:
         """Return the groups that have offsets for a topic, sorted."""
-        return sorted(g for t, g in self._keys() if t == topic)
+        return sorted(g for t, g in self.pairs() if t == topic)
 
     def remove_topics(self, topics: set[str], also: Callable[[], None] | None = None) -> None:
         """Forget every offset of topics, with one write; durable on return. For ``also`` see `submit`."""
@@ -286,7 +286,8 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         """Forget every offset of groups, with one write; durable on return."""
         self._remove(lambda key: key.partition(TOPIC_GROUP_SEPARATOR)[2] in groups, None)
 
-    def _keys(self) -> list[tuple[str, str]]:
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return each topic and group that have an offset."""
         parts = [key.split(TOPIC_GROUP_SEPARATOR, 1) for key in list(self._table)]
         return [(p[0], p[1]) for p in parts if len(p) == 2]
 

@@ -31,12 +31,19 @@ class LeftOverQueue(NamedTuple):
     high: int
 
 
-def not_consumed(offsets: ConsumerOffsetManager, topic: str, found: Iterable[LeftOverQueue]) -> dict[str, int]:
-    """Return for each group that has consumed a topic the number of messages of queues that it has not consumed."""
-    found = list(found)
-    return {
-        group: sum(max(0, one.high - max(one.low, offsets.query(group, topic, one.queue_id))) for one in found)
-        for group in offsets.groups_of(topic)}
+def not_consumed(
+    offsets: ConsumerOffsetManager, left: Mapping[str, list[LeftOverQueue]]
+) -> dict[str, dict[str, int]]:
+    """Return for each topic of ``left`` how many messages of its queues each group that consumes it has not consumed.
+
+    Looks at all offsets once.
+    """
+    waiting: dict[str, dict[str, int]] = {topic: {} for topic in left}
+    for topic, group in offsets.pairs():
+        if topic in left:
+            waiting[topic][group] = sum(
+                max(0, one.high - max(one.low, offsets.query(group, topic, one.queue_id))) for one in left[topic])
+    return waiting
 
 
 def left_over_note(topic: str, found: Iterable[LeftOverQueue], waiting: Mapping[str, int]) -> str:

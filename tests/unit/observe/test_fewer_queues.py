@@ -82,6 +82,21 @@ def test_a_list_of_topics_says_so_too(ask, caplog):
     assert (answer.code, answer.remark) == (0, NOTE)
 
 
+def test_many_topics_need_one_look_at_the_offsets(store, broker, ask, monkeypatch):
+    names = [f"many{number}" for number in range(5)]
+    store.topics.update_all([TopicConfig(topic_name=name, read_queue_nums=2, write_queue_nums=2) for name in names])
+    for name in names:
+        store.put_inner(MessageExtBrokerInner(name, 1, b"x"))
+        broker.offsets.commit("g", name, 0, 0)
+    store.wait_dispatched()
+    looks, pairs = [], broker.offsets.pairs
+    monkeypatch.setattr(broker.offsets, "pairs", lambda: looks.append(1) or pairs())
+    configs = [{"topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in names]
+    answer = ask("update_topics", 18, {}, json.dumps({"topicConfigList": configs}).encode())
+    assert answer.remark.count("of which group g has not consumed 1") == 5
+    assert len(looks) == 1
+
+
 def test_nothing_is_said_of_queues_without_messages(change, broker, caplog):
     broker.topics.update(TopicConfig(topic_name="empty", read_queue_nums=8, write_queue_nums=8))
     assert change(2, "empty").remark is None

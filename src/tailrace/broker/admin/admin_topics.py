@@ -174,23 +174,25 @@ class AdminTopicsProcessor:
         """
         topics = self._broker.topics
         before = {name: config.read_queue_nums for name, _ in made if (config := topics.select(name)) is not None}
+
+        def changed() -> Answer:
+            fewer = {name: config.read_queue_nums for name, queues in before.items()
+                     if (config := topics.select(name)) is not None and config.read_queue_nums < queues}
+            if not fewer:
+                return request.answer()
+            return self._broker.worker.in_thread(partial(self._left_over, fewer))(channel, request)
+
         change = Change(topics, lambda draft: topics.put_all(
             draft, [merged(draft.get(name)) for name, merged in made]), creates=[name for name, _ in made])
-        return self._broker.changes.apply(
-            channel, request, [change], lambda: request.answer(remark=self._left_over(before) or None))
+        return self._broker.changes.apply(channel, request, [change], changed)
 
-    def _left_over(self, before: dict[str, int]) -> str:
-        """Return a note if topics have fewer queues to read than ``before`` and the others hold messages."""
-        broker, fewer = self._broker, dict[str, int]()
-        for name, queues in before.items():
-            config = broker.topics.select(name)
-            if config is not None and config.read_queue_nums < queues:
-                fewer[name] = config.read_queue_nums
-        found = broker.store.left_over_queues(fewer) if fewer else {}
-        notes = []
-        for name, left in found.items():
-            notes.append(log_left_over(name, fewer[name], left, not_consumed(broker.offsets, name, left)))
-        return "; ".join(notes)
+    def _left_over(self, fewer: dict[str, int], channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the answer for topics that have so many queues to read now; it notes messages in their other queues.
+        """
+        found = self._broker.store.left_over_queues(fewer)
+        waiting = not_consumed(self._broker.offsets, found)
+        notes = [log_left_over(name, fewer[name], left, waiting[name]) for name, left in found.items()]
+        return request.answer(remark="; ".join(notes) or None)
 
     def _check_lmq(self, name: str) -> None:
         """Raise RefusalError if a name is that of an LMQ. RocketMQ ignores the change and answers success."""

@@ -95,7 +95,7 @@ def _left_over(broker: BrokerContext, name: str, read: int) -> str:
     """Return which messages would not be read any more if a topic had fewer queues to read; empty for none."""
     broker.store.wait_dispatched()
     found = broker.store.left_over_queues({name: read}).get(name, [])
-    return left_over_note(name, found, not_consumed(broker.offsets, name, found))
+    return left_over_note(name, found, not_consumed(broker.offsets, {name: found})[name])
 
 
 async def _present(calls: Calls, name: str) -> TopicConfig | None:
