@@ -133,9 +133,17 @@ def heartbeats(serial, tags, values):
                     {"groupName": f"p{i}"} for i in range(1000)]}))]
 
 
-def names(member, prefix, serial, count, *, first=0):
+def names(member, prefix, serial, count, *, first=0, **more):
     """Body with a thousand names of topics or groups."""
-    return body({member: [f"{prefix}{first + (serial + number) % count:05}" for number in range(1000)]})
+    return body({member: [f"{prefix}{first + (serial + number) % count:05}" for number in range(1000)], **more})
+
+
+def fewer_queues(size, serial):
+    """A thousand topics get all their queues, then half of them, with messages in the others."""
+    named = [f"topic{(2_000 + serial + number) % size:05}" for number in range(1000)]
+    return [({}, body({"topicConfigList": [
+        {"topicName": name, "readQueueNums": queues, "writeQueueNums": queues} for name in named]}))
+        for queues in (4, 2)]
 
 
 def worst_requests(size, serial):
@@ -165,7 +173,7 @@ def worst_requests(size, serial):
                                          "attributes": "+a=b," * 180_000}, b""),
                                        ({"topic": new, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
                                          "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}, b"")],
-        code.UPDATE_AND_CREATE_TOPIC_LIST: [({}, body({"topicConfigList": topics}))],
+        code.UPDATE_AND_CREATE_TOPIC_LIST: [({}, body({"topicConfigList": topics})), *fewer_queues(size, serial)],
         code.HEART_BEAT: heartbeats(serial, tags, values),
         code.UNREGISTER_CLIENT: [({"clientID": "c", "producerGroup": "p", "consumerGroup": "g"}, b"")],
         code.CONSUMER_SEND_MSG_BACK: [({"group": new, "offset": "0", "delayLevel": "0"}, b"")],
@@ -182,7 +190,8 @@ def worst_requests(size, serial):
             ({"consumerGroup": "g00000", "topicList": group_of_all[:BIG]}, b"")],
         code.DELETE_TOPIC_IN_BROKER: [({"topic": f"topic{serial % size:05}"}, b"")],
         code.DELETE_TOPIC_IN_BROKER_LIST: [({}, names("topicList", "topic", serial, size))],
-        code.DELETE_SUBSCRIPTION_GROUP_LIST: [({}, names("groupNameList", "g", serial, size - 1, first=1))],
+        code.DELETE_SUBSCRIPTION_GROUP_LIST: [({}, names(
+            "groupNameList", "g", serial, size - 1, first=1, cleanOffset=True))],
         code.DELETE_SUBSCRIPTIONGROUP: [
             ({"groupName": f"g{1 + serial % (size - 1):05}", "cleanOffset": "true"}, b"")],
         code.INVOKE_BROKER_TO_RESET_OFFSET: [
@@ -372,7 +381,9 @@ def of_lite(new):
         [entries("PARTIAL_ADD", "c", many[:3_001])], [entries("PARTIAL_ADD", "c", ["x"] * 49_000)],
         [entries("COMPLETE_ADD", f"c{number}", many[:30]) for number in range(100)],
         [entries("PARTIAL_REMOVE", "c", many[3_000:])], [entries("COMPLETE_REMOVE", "c", [])],
-        [entries("COMPLETE_REMOVE", f"c{number}", []) for number in range(100)]]
+        [entries("COMPLETE_REMOVE", f"c{number}", []) for number in range(100)],
+        *([entries("PARTIAL_ADD", f"d{number // 3}", many[number % 3 * 2_000:][:2_000])] for number in range(45)),
+        [entries("COMPLETE_REMOVE", f"d{number}", []) for number in range(15)]]
     return {
         code.LITE_SUBSCRIPTION_CTL: [(named, body({"subscriptionSet": one})) for one in changes],
         code.POP_LITE_MESSAGE: [({**named, "maxMsgNum": "32", "invisibleTime": "60000", "pollTime": "0",
@@ -421,6 +432,8 @@ def prepare(directory, size):
             *(TopicConfig(topic_name=f"topic{i:05}") for i in range(size))])
         store.topics.update(TopicConfig(topic_name="lite", attributes={"message.type": "LITE"}))
         store.put(Message(topic=WIDE, body=bytes(4_000_000), keys=["k"]))
+        for number in range(min(1000, size)):  # in a queue that `fewer_queues` takes away
+            store.put(Message(topic=f"topic{(2_000 + number) % size:05}", body=b"x"), queue_id=3)
         for queue in range(min(64, size)):
             store.put_many([Message(topic=WIDE, body=b"x" * 100, keys=["k"]) for _ in range(300)],
                            queue_id=queue)

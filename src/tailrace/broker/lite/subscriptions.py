@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final, final
 
@@ -24,7 +24,7 @@ from tailrace.requests.bodies import (
     text_in,
 )
 from tailrace.requests.config_changes import NotPreparedError
-from tailrace.requests.reply import Answer
+from tailrace.requests.reply import Answer, in_turns
 
 __all__ = ["LiteSubscriptionProcessor"]
 
@@ -54,7 +54,7 @@ class LiteSubscriptionProcessor:
         """Apply the entries of a body, in their order, up to the first one that is refused: request 200071."""
         return self._broker.changes.serve(channel, request, partial(self._change, times={}))
 
-    def _change(self, channel: Channel, request: RemotingCommand, times: _Times) -> RemotingCommand:
+    def _change(self, channel: Channel, request: RemotingCommand, times: _Times) -> Answer:
         entries = objects_in(json_object(request), "subscriptionSet", ENTRIES_MAX) if request.body else []
         if not entries:
             raise RefusalError(ResponseCode.ILLEGAL_OPERATION, "LiteSubscriptionCtlRequestBody is empty.")
@@ -66,9 +66,17 @@ class LiteSubscriptionProcessor:
             self._check_client(channel, request, entry)
         for entry in entries:  # all that need the disk first, because the entries are served again after it
             self._look_up(entry, times)
+        return in_turns(
+            self._broker.loop, channel, request, self._applied(channel, request, entries, times), request.answer)
+
+    def _applied(
+        self, channel: Channel, request: RemotingCommand, entries: list[dict[str, Any]], times: _Times
+    ) -> Iterator[None]:
+        """Apply one entry after the other. An entry that names nothing may end all subscriptions of a client."""
         for entry in entries:
+            self._check_client(channel, request, entry)  # other requests may have been served since the first check
             self._apply(channel, request, entry, times)
-        return request.answer()
+            yield
 
     def _check_client(self, channel: Channel, request: RemotingCommand, entry: Mapping[str, Any]) -> None:
         """Raise RefusalError if a client belongs to another user, or is a member of another group."""

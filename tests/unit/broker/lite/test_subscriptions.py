@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+
 import pytest
 
 from tailrace.broker.lite import registry
@@ -48,6 +51,22 @@ def test_they_are_added_removed_and_replaced(world):
 def test_a_wrong_subscription_is_refused(world, changes, code):
     assert world.subscribe("a", **{"client": "c", **changes}).code == code
     assert world.lite.registry.count == 0
+
+
+def test_clients_with_many_subscriptions_are_removed_in_turns_of_the_event_loop(world, kit, monkeypatch):
+    for client in "cde":
+        world.subscribe("a", "b", client=client)
+    entries = [
+        {"action": "COMPLETE_REMOVE", "clientId": client, "group": "lite", "topic": "parent"} for client in "cde"]
+    request = kit.request(200_071, {}, json.dumps({"subscriptionSet": entries}).encode())
+    channel, times = kit.FakeChannel(), itertools.count()
+    with monkeypatch.context() as busy:
+        busy.setattr(world.loop, "is_running", lambda: True)
+        busy.setattr(world.loop, "time", lambda: next(times))
+        assert world.lite.subscriptions.change(channel, request) is None
+        assert (world.lite.registry.count, channel.sent) == (4, [])
+        world.loop.run()
+    assert (world.lite.registry.count, [answer.code for answer in channel.sent]) == (0, [0])
 
 
 def test_an_empty_body_is_refused(world):
