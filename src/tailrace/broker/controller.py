@@ -70,6 +70,7 @@ from tailrace.broker.messages.send_lane import SendLane
 from tailrace.broker.messages.service import MessageService
 from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.messages.waiters import LongPolling
+from tailrace.broker.pop.ack import AckService
 from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.pop.service import PopConsumption
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
@@ -204,7 +205,7 @@ class BrokerController:
 
     def _made_lite(self) -> LiteTopics:
         lite = LiteTopics(self._broker, self._file_system)
-        self._pop.acks.lite = lite.acks
+        self.acks.lite = lite.acks
         self._pop.inspect.lite = lite.pops.notification
         self._broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(lite.pops.polling)
         return lite
@@ -492,6 +493,11 @@ class BrokerController:
     def messages(self) -> MessageService:
         """Stores messages for every protocol."""
         return self._send.messages
+
+    @property
+    def acks(self) -> AckService:
+        """Settles popped messages for every protocol."""
+        return self._pop.acks.service
 
     def in_process(self) -> RemotingServer:
         """Return a server without a port, for `InProcessConnection`. It serves what the broker's port serves."""

@@ -6,8 +6,8 @@ from typing import Any, final
 
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.clients import Call, Clients, answer_to
-from tailrace.proxy.popped import PoppedMessages, check_settled
+from tailrace.proxy.clients import Clients
+from tailrace.proxy.popped import PoppedMessages, Sync, settled
 from tailrace.proxy.protocol import OK, Code, GrpcError, millis, overall, service, status
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.proxy.renewal import Renewals
@@ -32,23 +32,25 @@ class AckActivity:
         if len(entries) > limits.MAX_ACK_ENTRIES:
             raise GrpcError(
                 Code.BAD_REQUEST, f"entries has {len(entries)} entries, over the limit of {limits.MAX_ACK_ENTRIES}")
-        calls = [await self._begin(caller, group, topic, entry) for entry in entries]
-        results = [await self._result(entry, call) for entry, call in zip(entries, calls, strict=True)]
+        begun = [await self._begin(caller, group, topic, entry) for entry in entries]
+        results = [await self._result(entry, sync) for entry, sync in zip(entries, begun, strict=True)]
         return service.AckMessageResponse(
             status=overall({result.status.code for result in results}, "ack message result is empty"),
             entries=results)
 
-    async def _begin(self, caller: Caller, group: str, topic: str, entry: Any) -> Call:
+    async def _begin(self, caller: Caller, group: str, topic: str, entry: Any) -> Sync | GrpcError | None:
         try:
             handle = await self._latest(caller, group, entry.message_id, entry.receipt_handle)
-            return self._popped.begin_ack(caller, group, topic, handle, entry.lite_topic)
+            return self._popped.begin_ack(group, topic, handle, entry.lite_topic)
         except GrpcError as error:
             return error
 
-    async def _result(self, entry: Any, call: Call) -> Any:
+    async def _result(self, entry: Any, sync: Sync | GrpcError | None) -> Any:
         found = OK
         try:
-            check_settled(await answer_to(call))
+            if isinstance(sync, GrpcError):
+                raise sync
+            await settled(sync)
         except GrpcError as error:
             found = status(error.code, error.message)
         return service.AckMessageResultEntry(
@@ -60,7 +62,7 @@ class AckActivity:
         ms = millis(request.invisible_duration)
         check_invisible_time(ms)
         handle = await self._latest(caller, group, request.message_id, request.receipt_handle)
-        made = await self._popped.change(caller, group, topic, handle, ms, request.lite_topic, suspend=request.suspend)
+        made = await self._popped.change(group, topic, handle, ms, request.lite_topic, suspend=request.suspend)
         return service.ChangeInvisibleDurationResponse(status=OK, receipt_handle=made.encode())
 
     async def forward(self, request: Any, caller: Caller) -> Any:

@@ -28,7 +28,7 @@ from tailrace.remoting import Channel, InProcessConnection, RemotingServer
 from tailrace.remoting.limits import CLIENTS, SETTINGS, CallLimits
 from tailrace.remoting.shares import Holder
 
-__all__ = ["CONSUMERS", "LITE", "Call", "Client", "Clients", "Renewed", "Sender", "answer_to"]
+__all__ = ["CONSUMERS", "LITE", "Client", "Clients", "Renewed", "Sender"]
 
 _log = get_logger(__name__)
 _Types = definition.ClientType
@@ -36,15 +36,6 @@ LITE: Final = _Types.LITE_PUSH_CONSUMER
 CONSUMERS: Final = {
     _Types.PUSH_CONSUMER: "CONSUME_PASSIVELY", _Types.SIMPLE_CONSUMER: "CONSUME_ACTIVELY", LITE: "CONSUME_PASSIVELY"}
 """Types of consumers that are served, with RocketMQ's name for how they consume."""
-Call = asyncio.Future[RemotingCommand] | GrpcError
-"""A request to the broker that is under way, or the reason why it was not made."""
-
-
-async def answer_to(call: Call) -> RemotingCommand:
-    """Return the answer of the broker, whatever its code. Raises GrpcError if there was no request."""
-    if isinstance(call, GrpcError):
-        raise call
-    return await call
 
 
 @dataclass(slots=True)

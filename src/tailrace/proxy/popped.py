@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from typing import final
+from collections.abc import Callable
+from typing import TypeVar, final
 
 from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.pop.ack import AckService
 from tailrace.config import whole_number
 from tailrace.errors import CorruptionError, RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.names import INNER_MULTI_QUEUE_OFFSET, LITE_TOPIC
 from tailrace.formats.pop import real_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.custom_header import H
 from tailrace.formats.requests.message_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
-    ChangeInvisibleTimeResponseHeader,
     ConsumerSendMsgBackRequestHeader,
 )
-from tailrace.model import MessageExt
+from tailrace.model import MessageExt, PutMessageStatus
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients
 from tailrace.proxy.protocol import Code, GrpcError, of_refusal
 from tailrace.proxy.receipts import ReceiptHandle
+from tailrace.requests.durable_answers import Then, not_durable
 
-__all__ = ["PoppedMessages", "check_settled"]
+__all__ = ["PoppedMessages", "Sync", "settled"]
 
+_Result = TypeVar("_Result")
+Sync = asyncio.Future[PutMessageStatus]
+"""The result of a wait for the disk."""
 _WRONG_RECEIPT = frozenset({
     ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL})
 
@@ -34,33 +40,29 @@ _WRONG_RECEIPT = frozenset({
 class PoppedMessages:
     """Requests about one received message, by its receipt handle. All raise GrpcError."""
 
-    def __init__(self, broker: BrokerContext, clients: Clients) -> None:
+    def __init__(self, broker: BrokerContext, acks: AckService, clients: Clients) -> None:
         self._broker = broker
+        self._acks = acks
         self._clients = clients
 
     def handle(self, text: str) -> ReceiptHandle:
         """Read a receipt handle."""
         return ReceiptHandle.decode(text, self._broker.config.broker_name)
 
-    async def ack(
-        self, who: Caller, group: str, topic: str, handle: ReceiptHandle, lite_topic: str = ""
-    ) -> None:
+    async def ack(self, group: str, topic: str, handle: ReceiptHandle, lite_topic: str = "") -> None:
         """Acknowledge a message; ``lite_topic`` is that of a message that was received as one of a Lite topic."""
-        check_settled(await self.begin_ack(who, group, topic, handle, lite_topic))
+        await settled(self.begin_ack(group, topic, handle, lite_topic))
 
-    def begin_ack(
-        self, who: Caller, group: str, topic: str, handle: ReceiptHandle, lite_topic: str
-    ) -> asyncio.Future[RemotingCommand]:
-        """Begin to acknowledge a message; return the future of the broker's answer, for `check_settled`."""
+    def begin_ack(self, group: str, topic: str, handle: ReceiptHandle, lite_topic: str) -> Sync | None:
+        """Acknowledge a message; return its sync, for `settled`."""
         handle.check_time(self._broker.clock.now_ms())
         receipt = handle.receipt
-        return self._clients.call(who, RequestCode.ACK_MESSAGE, AckMessageRequestHeader(
+        return self._sync(_served(self._acks.ack, AckMessageRequestHeader(
             group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
-            lite_topic or None))
+            lite_topic or None)))
 
     async def change(
-        self, who: Caller, group: str, topic: str, handle: ReceiptHandle, ms: int, lite_topic: str = "", *,
-        suspend: bool = False,
+        self, group: str, topic: str, handle: ReceiptHandle, ms: int, lite_topic: str = "", *, suspend: bool = False,
     ) -> ReceiptHandle:
         """Have a message delivered again after ``ms``, and return its new handle.
 
@@ -68,11 +70,10 @@ class PoppedMessages:
         """
         handle.check_time(self._broker.clock.now_ms())
         receipt = handle.receipt
-        answer = check_settled(await self._clients.call(
-            who, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeRequestHeader(
-                group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(),
-                receipt.queue_offset, ms, lite_topic or None, suspend=suspend)))
-        changed = answer.read(ChangeInvisibleTimeResponseHeader)
+        changed, until, then = _served(self._acks.change, ChangeInvisibleTimeRequestHeader(
+            group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
+            ms, lite_topic or None, suspend=suspend))
+        await settled(self._sync(until, then))
         start = receipt.start_offset if receipt.is_order else receipt.queue_offset
         return handle._replace(receipt=receipt._replace(
             start_offset=start, pop_time=changed.pop_time, invisible_time=changed.invisible_time,
@@ -97,10 +98,15 @@ class PoppedMessages:
         ):
             raise GrpcError(
                 Code.INVALID_RECEIPT_HANDLE, f"receipt_handle names position {phy_offset}, where its message is not")
-        check_settled(await self._clients.call(
-            who, RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
-                phy_offset, group, -1, message_id, stored, max_reconsume_times=0)))
-        await self.ack(who, group, topic, handle, lite_topic)
+        answer = await self._clients.call(who, RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
+            phy_offset, group, -1, message_id, stored, max_reconsume_times=0))
+        if answer.code != ResponseCode.SUCCESS:
+            raise _unsettled(answer)
+        await self.ack(group, topic, handle, lite_topic)
+
+    def _sync(self, until: int, then: Then | None = None) -> Sync | None:
+        durable = self._acks.durable
+        return durable.status(until, then) if durable is not None and until else None
 
     async def _look(self, phy_offset: int) -> MessageExt | None:
         """Return the message at a position of the log, which a thread reads if it is not in memory."""
@@ -110,15 +116,24 @@ class PoppedMessages:
         return await self._broker.executors.look_ups.run(store.look_message_by_offset, phy_offset)
 
 
-def check_settled(answer: RemotingCommand) -> RemotingCommand:
-    """Return the answer to a request about a received message. Raises GrpcError if the broker has refused it."""
-    if answer.code in _WRONG_RECEIPT:
-        raise GrpcError(Code.INVALID_RECEIPT_HANDLE, answer.remark or "the receipt handle is not one of a message")
-    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-        raise GrpcError(Code.TOPIC_NOT_FOUND, answer.remark or "the topic does not exist")
-    if answer.code != ResponseCode.SUCCESS:
-        raise of_refusal(answer)
-    return answer
+async def settled(sync: Sync | None) -> None:
+    """Wait until an acknowledgement or a change is durable; None is. Raises GrpcError."""
+    if sync is not None and (status := await sync) is not PutMessageStatus.PUT_OK:
+        raise of_refusal(not_durable(status))
+
+
+def _served(serve: Callable[[H], _Result], header: H) -> _Result:
+    try:
+        return serve(header)
+    except RefusalError as error:
+        raise _unsettled(error) from None
+
+
+def _unsettled(refusal: RemotingCommand | RefusalError) -> GrpcError:
+    """Return the error for a request about a received message that the broker has refused."""
+    if refusal.code in _WRONG_RECEIPT:
+        return GrpcError(Code.INVALID_RECEIPT_HANDLE, refusal.remark or "the receipt handle is not one of a message")
+    return of_refusal(refusal)
 
 
 def _place(message: MessageExt, lite_topic: str) -> tuple[int, int]:

@@ -158,7 +158,7 @@ class ReceiveMessageActivity:
                 answer = future.result()  # it came in the same turn of the loop
                 if answer.code == ResponseCode.SUCCESS:
                     found = self._found(answer, is_lite=code is RequestCode.POP_LITE_MESSAGE)
-                    self._later(self._give_back(caller, group, topic, found))
+                    self._later(self._give_back(group, topic, found))
             raise
         finally:
             connection.close()
@@ -218,7 +218,7 @@ class ReceiveMessageActivity:
         for one in found:
             message = one.message
             if wanted.tags and message.tags not in wanted.tags:
-                self._later(self._popped.ack(client.caller, group, topic, one.handle, one.lite_topic))
+                self._later(self._popped.ack(group, topic, one.handle, one.lite_topic))
             elif message.reconsume_times >= max_attempts:
                 self._later(self._popped.to_dead_letters(
                     client.caller, group, topic, _id_of(message), one.handle, one.lite_topic))
@@ -258,15 +258,15 @@ class ReceiveMessageActivity:
                     self._renewals.add(
                         client, group, topic, _id_of(message), handle, message.reconsume_times, lite_topic)
         except BaseException:
-            self._later(self._give_back(client.caller, group, topic, found[sent:]))
+            self._later(self._give_back(group, topic, found[sent:]))
             raise
         await self._end(context)
 
-    async def _give_back(self, who: Caller, group: str, topic: str, found: Iterable[_Popped]) -> None:
+    async def _give_back(self, group: str, topic: str, found: Iterable[_Popped]) -> None:
         """Have messages delivered again soon that did not reach the client."""
         for one in found:
             await self._popped.change(
-                who, group, topic, one.handle, limits.NACK_INVISIBLE_TIME_MS, one.lite_topic, suspend=True)
+                group, topic, one.handle, limits.NACK_INVISIBLE_TIME_MS, one.lite_topic, suspend=True)
 
     async def _end(self, context: Any, said: Any = None) -> None:
         if said is not None:

@@ -68,7 +68,7 @@ class Renewals:
             try:
                 handle = await _latest(one)
                 await self._popped.change(
-                    client.caller, str(key[0]), one.topic, handle, limits.NACK_INVISIBLE_TIME_MS, one.lite_topic)
+                    str(key[0]), one.topic, handle, limits.NACK_INVISIBLE_TIME_MS, one.lite_topic)
             except Exception as error:  # noqa: BLE001 - the other messages are given back
                 events.MESSAGE_NOT_GIVEN_BACK.log(_log, group=key[0], topic=one.topic, reason=repr(error))
 
@@ -115,7 +115,7 @@ class Renewals:
             ms = retry_delay_ms(config, one.reconsume_times)
         before = one.handle
         try:
-            made = await self._popped.change(client.caller, group, one.topic, before, ms, one.lite_topic)
+            made = await self._popped.change(group, one.topic, before, ms, one.lite_topic)
         except Exception as error:  # noqa: BLE001 - the receipts of other messages are renewed
             one.failures += 1
             last = one.failures > limits.RENEW_RETRY_TIMES or isinstance(error, GrpcError)

@@ -143,7 +143,7 @@ class GrpcServer:
             controller.access.enforced, clients,
             SignatureDates(broker.clock, auth.grpc_signature_max_age, auth.time_zones()))
         places = HalfPlaces(broker)
-        popped = PoppedMessages(broker, clients)
+        popped = PoppedMessages(broker, controller.acks, clients)
         self._renewals = Renewals(broker, clients, popped)
         self._connections = GrpcConnections(
             self._limits, has_users=self._entry.has_users,

@@ -27,7 +27,7 @@ from tailrace.remoting import Channel
 from tailrace.requests.mailbox import LoopMailbox
 from tailrace.requests.reply import Reply
 
-__all__ = ["DurableAnswers", "DurableStore", "OnDisk", "SyncedStore", "not_durable", "when_durable"]
+__all__ = ["DurableAnswers", "DurableStore", "OnDisk", "SyncedStore", "Then", "not_durable", "when_durable"]
 
 _log = get_logger(__name__)
 
@@ -92,10 +92,21 @@ class DurableAnswers:
         """How many more sends may wait."""
         return self._limit - self.pending
 
-    def status(self, until: int) -> asyncio.Future[PutMessageStatus]:
-        """Return the future of the result of the sync up to ``until``, for an answer that is not a frame."""
+    def status(self, until: int, then: Then | None = None) -> asyncio.Future[PutMessageStatus]:
+        """Return the future of the result of the sync up to ``until``, for an answer that is not a frame.
+
+        If ``then`` returns a later position, it is the result of the sync up to there.
+        """
         awaited = AwaitedStatus(self._loop.create_future())
-        self.add(awaited, b"", until, awaited.done)
+
+        def done(status: PutMessageStatus) -> None:
+            later = None if then is None else then(status)
+            if later is None:
+                awaited.done(status)
+            else:
+                self.add(awaited, b"", later, awaited.done)
+
+        self.add(awaited, b"", until, done)
         return awaited.future
 
     def add(
@@ -158,18 +169,18 @@ A = TypeVar("A", bound=RemotingCommand | bytes)
 
 def when_durable(
     durable: DurableAnswers | None, channel: Channel, request: RemotingCommand,
-    answer: A, until: int, *, names_slaves: bool = False,
+    answer: A, until: int, then: Then | None = None, *, names_slaves: bool = False,
 ) -> A | None:
     """Return the answer, or None if it is sent later, when the log is durable up to ``until``.
 
-    Without ``durable``, or for a oneway request, nothing waits. For ``names_slaves`` see `DurableAnswers.add`: as in
-    RocketMQ only sends and replies say that copies on slaves are missing.
+    Without ``durable``, for position 0, or for a oneway request without ``then``, nothing waits. For ``then`` and
+    ``names_slaves`` see `DurableAnswers.add`: as in RocketMQ only sends and replies say that copies on slaves are
+    missing.
     """
-    if durable is None or request.is_oneway:
+    if durable is None or not until or (request.is_oneway and then is None):
         return answer
-    durable.add(
-        Reply(channel, request), answer if isinstance(answer, bytes) else encode(answer), until,
-        names_slaves=names_slaves)
+    frame = b"" if request.is_oneway else answer if isinstance(answer, bytes) else encode(answer)
+    durable.add(Reply(channel, request), frame, until, then, names_slaves=names_slaves)
     return None
 
 

@@ -27,7 +27,7 @@ class World:
             groups=SimpleNamespace(select=lambda _: SubscriptionGroupConfig(group_name="g")))
         self.renewals = Renewals(broker, SimpleNamespace(all=lambda: [self.client], on_forget=[]), self)
 
-    async def change(self, who, group, topic, handle, ms, lite_topic="", *, suspend=False):
+    async def change(self, group, topic, handle, ms, lite_topic="", *, suspend=False):
         if self.hold is not None:
             await self.hold.wait()
         if self.fails is not None:
@@ -126,10 +126,10 @@ async def test_one_receipt_that_fails_costs_one_renewal(world):
     world.now += 55_000
     change = world.change
 
-    async def changes(who, group, topic, handle, ms, lite_topic="", *, suspend=False):
+    async def changes(group, topic, handle, ms, lite_topic="", *, suspend=False):
         if handle.receipt.queue_offset == 1:
             raise ValueError("odd")
-        return await change(who, group, topic, handle, ms, lite_topic)
+        return await change(group, topic, handle, ms, lite_topic)
 
     world.change, world.client.has_stream = changes, False
     await world.renewals._step()

@@ -135,3 +135,20 @@ def test_a_coroutine_gets_the_status_of_the_sync(answers, store, turn):
     durable(PutMessageStatus.FLUSH_DISK_TIMEOUT)
     turn()
     assert first.result() is second.result() is PutMessageStatus.FLUSH_DISK_TIMEOUT
+
+
+def test_a_status_of_two_syncs_is_that_of_the_second(answers, store, turn, loop):
+    seen = []
+    future = answers.status(10, lambda status: seen.append(status) or 20)
+    alone = answers.status(5)
+    turn()
+    until, synced = store.waits.pop()
+    assert until == 10
+    synced(PutMessageStatus.PUT_OK)
+    turn()
+    assert (seen, future.done(), alone.result()) == ([PutMessageStatus.PUT_OK], False, PutMessageStatus.PUT_OK)
+    until, synced = store.waits.pop()
+    assert until == 20
+    synced(PutMessageStatus.FLUSH_DISK_TIMEOUT)
+    turn()
+    assert future.result() is PutMessageStatus.FLUSH_DISK_TIMEOUT

@@ -251,12 +251,12 @@ class LiteAcks:
         self._dispatcher = dispatcher
         self._order = order
 
-    def ack(self, request: RemotingCommand, header: AckMessageRequestHeader) -> RemotingCommand:
+    def ack(self, header: AckMessageRequestHeader) -> None:
         """Acknowledge one message; one that is too late has no effect. Raises RefusalError."""
         queue, receipt = self._checked(header)
         group, offset, offsets = header.consumer_group, header.offset, self._broker.offsets
         if offset < offsets.query(group, queue, LMQ_QUEUE_ID):
-            return request.answer()
+            return
         following = self._order.commit(queue, group, LMQ_QUEUE_ID, offset, receipt.pop_time)
         if following == NOT_POPPED:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "ack offset illegal.")
@@ -268,9 +268,8 @@ class LiteAcks:
             ):
                 self._dispatcher.dispatch(queue, group)
         self._broker.traffic.revive_log_put("ACK", header.topic, group)
-        return request.answer()
 
-    def change(self, request: RemotingCommand, header: ChangeInvisibleTimeRequestHeader) -> RemotingCommand:
+    def change(self, header: ChangeInvisibleTimeRequestHeader) -> ChangeInvisibleTimeResponseHeader:
         """Set when a message is visible again; with ``suspend`` all messages of its pop. Raises RefusalError."""
         queue, receipt = self._checked(header)
         group, offset = header.consumer_group, header.offset
@@ -280,8 +279,8 @@ class LiteAcks:
                 self._order.suspend(queue, group, LMQ_QUEUE_ID, receipt.pop_time, visible_at)
             else:
                 self._order.change_visible(queue, group, LMQ_QUEUE_ID, offset, receipt.pop_time, visible_at)
-        return request.answer(ext=ChangeInvisibleTimeResponseHeader(
-            receipt.pop_time, visible_at - receipt.pop_time, receipt.revive_queue_id))
+        return ChangeInvisibleTimeResponseHeader(
+            receipt.pop_time, visible_at - receipt.pop_time, receipt.revive_queue_id)
 
     def _checked(
         self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader

@@ -8,7 +8,7 @@ that is too late, or a second one, is answered with success and has no effect, a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, NamedTuple, Protocol, final
 
 from tailrace.broker.consumers.consumer_checks import check_queue, existing_topic, no_group
 from tailrace.broker.core.context import BrokerContext
@@ -25,12 +25,7 @@ from tailrace.formats.pop import (
     normal_topic,
     real_topic,
 )
-from tailrace.formats.remoting import (
-    RemotingCommand,
-    RequestCode,
-    ResponseCode,
-    encode,
-)
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
@@ -40,10 +35,10 @@ from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.bodies import json_object, number_in, objects_in, text_in
-from tailrace.requests.durable_answers import DurableAnswers, when_durable
-from tailrace.requests.reply import Answer, Reply
+from tailrace.requests.durable_answers import DurableAnswers, Then, when_durable
+from tailrace.requests.reply import Answer
 
-__all__ = ["AckMessageProcessor"]
+__all__ = ["AckMessageProcessor", "AckService"]
 
 LONG_MAX: Final = (1 << 63) - 1
 ACKS_MAX: Final = 1_000
@@ -53,18 +48,32 @@ ACKS_MAX: Final = 1_000
 class LiteAcks(Protocol):
     """Serves requests about messages of Lite topics."""
 
-    def ack(self, request: RemotingCommand, header: AckMessageRequestHeader) -> RemotingCommand:
+    def ack(self, header: AckMessageRequestHeader) -> None:
         """Acknowledge one message."""
         ...
 
-    def change(self, request: RemotingCommand, header: ChangeInvisibleTimeRequestHeader) -> RemotingCommand:
+    def change(self, header: ChangeInvisibleTimeRequestHeader) -> ChangeInvisibleTimeResponseHeader:
         """Set when a message is visible again."""
         ...
 
 
+class Changed(NamedTuple):
+    """A message whose invisible time was changed."""
+
+    header: ChangeInvisibleTimeResponseHeader
+    until: int = 0
+    """The answer waits until the log is durable up to this position; 0 if it waits for nothing."""
+    then: Then | None = None
+    """Is called after that sync, and may return a later position to wait for."""
+
+
 @final
-class AckMessageProcessor:
-    """Serves acknowledgements, and changes of the time at which messages are visible again."""
+class AckService:
+    """Acknowledges messages, and changes the time at which they are visible again.
+
+    The edges of the broker call it with headers, as they do `MessageService`: an edge waits for the disk if the result
+    says so, and makes the answer. All methods raise RefusalError. Used on the event loop only.
+    """
 
     def __init__(
         self, broker: BrokerContext, revive_log: ReviveLog, order: ConsumerOrderInfoManager,
@@ -75,24 +84,19 @@ class AckMessageProcessor:
         self._revive_log = revive_log
         self._order = order
         self._polling = polling
-        self._durable = durable
+        self.durable = durable
+        """Has the answers that wait for the disk; None if none does."""
         self.lite: LiteAcks | None = None
         """Serves requests with ``liteTopic``."""
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.ack, RequestCode.ACK_MESSAGE)
-        server.register(self.ack_batch, RequestCode.BATCH_ACK_MESSAGE)
-        server.register(self.change, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
-
     # -- acknowledgements
 
-    def ack(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Acknowledge one message: request 200051."""
-        header = request.read(AckMessageRequestHeader)
+    def ack(self, header: AckMessageRequestHeader) -> int:
+        """Acknowledge one message; return the position up to which the log has to be durable, 0 for none."""
         group, topic, queue_id, offset = self._named(header)
         if header.lite_topic:
-            return self._lite().ack(request, header)
+            self._lite().ack(header)
+            return 0
         low, high = self._store.queue_of(topic, queue_id).bounds
         if not low <= offset <= high:
             raise RefusalError(
@@ -101,16 +105,14 @@ class AckMessageProcessor:
         receipt = self._receipt(header.extra_info, queue_id)
         if receipt.is_order:
             self._ack_in_order(topic, group, queue_id, offset, receipt.pop_time)
-            return request.answer()
-        result = self._put_ack(
+            return 0
+        return self._put_ack(
             Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name),
-            receipt.invisible_time, receipt.revive_queue_id)
-        return when_durable(self._durable, channel, request, request.answer(), result.until)
+            receipt.invisible_time, receipt.revive_queue_id).until
 
-    def ack_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Acknowledge messages of one or more checkpoints: request 200151."""
+    def ack_batch(self, body: Mapping[str, Any]) -> int:
+        """Acknowledge messages of one or more checkpoints; return what `ack` returns."""
         check_writable(self._broker)
-        body = json_object(request) if request.body else {}
         acks = objects_in(body, "acks", ACKS_MAX)
         if not acks:
             raise RefusalError(ResponseCode.NO_MESSAGE, "the request acknowledges no message")
@@ -118,7 +120,7 @@ class AckMessageProcessor:
         if not isinstance(broker_name, str) or not broker_name.isprintable():
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "brokerName is not a name")
         read = [self._batch_entry(entry, broker_name) for entry in acks]  # check all before one is stored
-        until = -1
+        until = 0
         for ack, invisible_time, revive_queue_id in read:
             if not ack.offsets:
                 continue
@@ -127,9 +129,7 @@ class AckMessageProcessor:
                     self._ack_in_order(ack.topic, ack.group, ack.queue_id, offset, ack.pop_time)
             else:
                 until = max(until, self._put_ack(ack, invisible_time, revive_queue_id).until)
-        if until < 0:
-            return request.answer()
-        return when_durable(self._durable, channel, request, request.answer(), until)
+        return until
 
     def _batch_entry(self, entry: Mapping[str, Any], broker_name: str) -> tuple[Ack, int, int]:
         """Return the acknowledgement of an entry, its invisible time and its revive queue."""
@@ -200,9 +200,8 @@ class AckMessageProcessor:
 
     # -- another time
 
-    def change(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Set when a popped message is visible again: request 200053."""
-        header = request.read(ChangeInvisibleTimeRequestHeader)
+    def change(self, header: ChangeInvisibleTimeRequestHeader) -> Changed:
+        """Set when a popped message is visible again."""
         group, topic, queue_id, offset = self._named(header)
         invisible_time = header.invisible_time
         limit_ms = self._store.config.timer_max_delay_sec * 1000
@@ -211,7 +210,7 @@ class AckMessageProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"invisibleTime is {invisible_time} ms, it may be 0 to {limit_ms} ms (timerMaxDelaySec)")
         if header.lite_topic:
-            return self._lite().change(request, header)
+            return Changed(self._lite().change(header))
         low, high = self._store.queue_of(topic, queue_id).bounds
         if not low <= offset < high:
             raise RefusalError(
@@ -222,7 +221,8 @@ class AckMessageProcessor:
         if receipt.is_order:
             if offset >= self._broker.offsets.query(group, topic, queue_id):
                 self._order.change_visible(topic, group, queue_id, offset, receipt.pop_time, now + invisible_time)
-            return request.answer(ext=_changed(receipt.pop_time, now + invisible_time - receipt.pop_time, receipt))
+            return Changed(ChangeInvisibleTimeResponseHeader(
+                receipt.pop_time, now + invisible_time - receipt.pop_time, receipt.revive_queue_id))
         # A checkpoint is identified by its first offset and its pop time. The acknowledgement below ends the old
         # one, so the new one must have another identity.
         now = max(now, receipt.pop_time + 1)
@@ -230,7 +230,7 @@ class AckMessageProcessor:
             offset, now, invisible_time, queue_id, topic, group, receipt.broker_name, (0,), 1, suspend=header.suspend),
             receipt.revive_queue_id), "checkpoint")
         self._broker.traffic.revive_log_put("CK", topic, group)
-        answer = request.answer(ext=_changed(now, invisible_time, receipt))
+        changed = ChangeInvisibleTimeResponseHeader(now, invisible_time, receipt.revive_queue_id)
         old = Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name)
 
         def end_old(status: PutMessageStatus) -> int | None:
@@ -242,12 +242,10 @@ class AckMessageProcessor:
 
         # The old checkpoint ends after the new one is synced. A power loss may keep any unsynced page; if it kept
         # only the end of the old checkpoint, the message would be lost.
-        if self._durable is None:
+        if self.durable is None:
             end_old(PutMessageStatus.PUT_OK)
-            return answer
-        self._durable.add(
-            Reply(channel, request), b"" if request.is_oneway else encode(answer), made.until, end_old)
-        return None
+            return Changed(changed)
+        return Changed(changed, made.until, end_old)
 
     # -- checks
 
@@ -286,5 +284,31 @@ def _stored(result: PutMessageResult, what: str) -> PutMessageResult:
     return result
 
 
-def _changed(pop_time: int, invisible_time: int, receipt: ExtraInfo) -> ChangeInvisibleTimeResponseHeader:
-    return ChangeInvisibleTimeResponseHeader(pop_time, invisible_time, receipt.revive_queue_id)
+@final
+class AckMessageProcessor:
+    """The remoting edge of `AckService`."""
+
+    def __init__(self, service: AckService) -> None:
+        self.service = service
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        server.register(self.ack, RequestCode.ACK_MESSAGE)
+        server.register(self.ack_batch, RequestCode.BATCH_ACK_MESSAGE)
+        server.register(self.change, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+
+    def ack(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Acknowledge one message: request 200051."""
+        until = self.service.ack(request.read(AckMessageRequestHeader))
+        return when_durable(self.service.durable, channel, request, request.answer(), until)
+
+    def ack_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Acknowledge messages of one or more checkpoints: request 200151."""
+        until = self.service.ack_batch(json_object(request) if request.body else {})
+        return when_durable(self.service.durable, channel, request, request.answer(), until)
+
+    def change(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Set when a popped message is visible again: request 200053."""
+        changed = self.service.change(request.read(ChangeInvisibleTimeRequestHeader))
+        return when_durable(
+            self.service.durable, channel, request, request.answer(ext=changed.header), changed.until, changed.then)

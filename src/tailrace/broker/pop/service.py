@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import final
 
 from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.pop.ack import AckMessageProcessor
+from tailrace.broker.pop.ack import AckMessageProcessor, AckService
 from tailrace.broker.pop.free_timers import FreeTimers
 from tailrace.broker.pop.inspect import PopInspectProcessor
 from tailrace.broker.pop.pop_message import PopMessageProcessor
@@ -41,7 +41,7 @@ class PopConsumption:
         revive_log = broker.revive_log
         self.pops = PopMessageProcessor(broker, revive_log, self.order, durable)
         self.polling = self.pops.polling
-        self.acks = AckMessageProcessor(broker, revive_log, self.order, self.polling, durable)
+        self.acks = AckMessageProcessor(AckService(broker, revive_log, self.order, self.polling, durable))
         self.inspect = PopInspectProcessor(broker, self.order, self.polling)
         self._notifications = self.inspect.polling
         self.revive = PopReviveService(

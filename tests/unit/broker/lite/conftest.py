@@ -57,9 +57,9 @@ class LiteWorld:
             self.store, self.loop, self.broker_config, self.clock, executors_in_place())
         broker.offsets.load()
         pops = PopConsumption(broker, self.store.file_system)
-        self.lite = pops.acks.lite = None
+        self.lite = pops.acks.service.lite = None
         self.lite = LiteTopics(broker, self.store.file_system)
-        pops.acks.lite = self.lite.acks
+        pops.acks.service.lite = self.lite.acks
         pops.inspect.lite = self.lite.pops.notification
         self.inspect = pops.inspect
         self.acks, self.admin = pops.acks, AdminTopicsProcessor(broker)
