@@ -133,7 +133,7 @@ def heartbeats(serial, tags, values):
                     {"groupName": f"p{i}"} for i in range(1000)]}))]
 
 
-def names(member, prefix, serial, count, *, first=0, **more):
+def names(member, prefix, serial, count, first=0, **more):
     """Body with a thousand names of topics or groups."""
     return body({member: [f"{prefix}{first + (serial + number) % count:05}" for number in range(1000)], **more})
 
@@ -190,8 +190,7 @@ def worst_requests(size, serial):
             ({"consumerGroup": "g00000", "topicList": group_of_all[:BIG]}, b"")],
         code.DELETE_TOPIC_IN_BROKER: [({"topic": f"topic{serial % size:05}"}, b"")],
         code.DELETE_TOPIC_IN_BROKER_LIST: [({}, names("topicList", "topic", serial, size))],
-        code.DELETE_SUBSCRIPTION_GROUP_LIST: [({}, names(
-            "groupNameList", "g", serial, size - 1, first=1, cleanOffset=True))],
+        code.DELETE_SUBSCRIPTION_GROUP_LIST: [({}, names("groupNameList", "g", serial, size - 1, 1, cleanOffset=True))],
         code.DELETE_SUBSCRIPTIONGROUP: [
             ({"groupName": f"g{1 + serial % (size - 1):05}", "cleanOffset": "true"}, b"")],
         code.INVOKE_BROKER_TO_RESET_OFFSET: [
