@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar, final
 
+from tailrace.broker.consumers.lags import Lag, QueueLag, sums
 from tailrace.broker.core.context import BrokerContext
 from tailrace.console.viewer import Viewer
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.node.subscription_group import is_system_group
-from tailrace.observe.lags import QueueLag, queue_lags
 from tailrace.requests.executors import in_steps, pause
 
 __all__ = ["DeadLetters", "Figures", "GroupLag", "TopicSize", "group_names", "is_own_topic", "oldest_ms"]
@@ -28,19 +28,27 @@ STEP: Final = 1_000
 
 
 @dataclass(slots=True)
-class GroupLag:
+class GroupLag(Lag):
     """Lag of a group on one topic, or on all its topics."""
 
-    behind: int = 0
-    queues: int = 0
-    """Queues that the group has consumed."""
     topics: set[str] = field(default_factory=set)
     lagging: list[QueueLag] = field(default_factory=list)
-    """Queues with the greatest lag, at most `QUEUES_OF_PAIR`."""
+    """Queues with the greatest lag, at most twice `QUEUES_OF_PAIR`."""
+
+    def count(self, queue: QueueLag) -> None:
+        """Add a queue."""
+        Lag.count(self, queue)
+        self.topics.add(queue.pair[1])
+        if queue.behind:
+            self.lagging.append(queue)
+            if len(self.lagging) > 2 * QUEUES_OF_PAIR:
+                self.lagging = _worst(self.lagging)
 
     def add(self, other: GroupLag) -> None:
         """Add the lag on another topic."""
         self.behind += other.behind
+        self.in_flight += other.in_flight
+        self.ready += other.ready
         self.queues += other.queues
         self.topics |= other.topics
         self.lagging = _worst(self.lagging + other.lagging)
@@ -116,20 +124,7 @@ class Figures:
 
     def pairs(self) -> dict[tuple[str, str], GroupLag]:
         """Return the lag of every group on every topic that it has consumed."""
-        def make() -> dict[tuple[str, str], GroupLag]:
-            found: dict[tuple[str, str], GroupLag] = {}
-            for queue in queue_lags(self._broker, pause=pause, step=STEP):
-                lag = found.setdefault(queue.pair, GroupLag(topics={queue.pair[1]}))
-                lag.behind += queue.behind
-                lag.queues += 1
-                if queue.behind:
-                    lag.lagging.append(queue)
-                    if len(lag.lagging) > 2 * QUEUES_OF_PAIR:
-                        lag.lagging = _worst(lag.lagging)
-            for lag in found.values():
-                lag.lagging = _worst(lag.lagging)
-            return found
-        return self._get("lags", make)
+        return self._get("lags", lambda: sums(self._broker, GroupLag, pause, STEP))
 
     def groups(self, viewer: Viewer) -> dict[str, GroupLag]:
         """Return the lag of each group, on the topics that a user may see."""

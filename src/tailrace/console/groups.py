@@ -7,6 +7,7 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element
 
 from tailrace.broker.clients.client_manager import ClientInfo, ConsumerGroupInfo
+from tailrace.broker.consumers.lags import QueueLag, queue_lags
 from tailrace.broker.core.context import BrokerContext
 from tailrace.console.action_links import group_actions, resend_link
 from tailrace.console.elements import (
@@ -34,7 +35,6 @@ from tailrace.console.words import client_version, clock_time
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.node.subscription_group import is_system_group
-from tailrace.observe.lags import QueueLag, queue_lags
 
 __all__ = ["dead_letters_page", "group_page", "groups_page"]
 

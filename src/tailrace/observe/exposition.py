@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any, Final, final
 
@@ -30,6 +31,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from tailrace import metrics
+from tailrace.broker.consumers.lags import Lag, QueueLag, sums
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.statistics.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
@@ -41,7 +43,7 @@ from tailrace.formats.names import (
 )
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
-from tailrace.observe.lags import queue_lags
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting.acceptor import Acceptor
 from tailrace.requests.executors import BoundedExecutor, in_steps, no_pause
 
@@ -95,15 +97,26 @@ class _One:
         return [self._family]
 
 
-@dataclass(slots=True)
-class _Lag:
+@dataclass(slots=True, kw_only=True)
+class _Lag(Lag):
     """Lag of a group on one topic; the times are store times in ms, 0 if no message waits."""
 
-    behind: int = 0
-    in_flight: int = 0
-    ready: int = 0
+    store: MessageStore
     oldest_ms: int = 0
     oldest_ready_ms: int = 0
+
+    def count(self, queue: QueueLag) -> None:
+        """Add a queue."""
+        Lag.count(self, queue)
+        self.oldest_ms = self._older(self.oldest_ms, queue, queue.first)
+        self.oldest_ready_ms = self._older(self.oldest_ready_ms, queue, queue.handed_out)
+
+    def _older(self, known_ms: int, queue: QueueLag, offset: int) -> int:
+        """Return the earlier of ``known_ms`` (0: none) and the store time of the message at ``offset``."""
+        if offset >= queue.until:
+            return known_ms
+        stored_ms = self.store.queue_of(queue.topic, queue.queue_id).store_timestamp(offset)
+        return min(known_ms or stored_ms, stored_ms) if stored_ms > 0 else known_ms
 
 
 @final
@@ -288,7 +301,7 @@ class Exposition(Collector):
         lags = {
             (group, topic, _flag(topic.startswith(RETRY_GROUP_TOPIC_PREFIX)),
              _flag(broker.topics.is_system_topic(topic) or _system_group(group))): lag
-            for (group, topic), lag in _consumed(broker, self._pause).items()
+            for (group, topic), lag in sums(broker, partial(_Lag, store=broker.store), self._pause).items()
         }
         yield self._family(metrics.LAG_MESSAGES, {k: v.behind for k, v in lags.items()})
         yield self._family(
@@ -310,31 +323,6 @@ def _at(value: Any, path: Iterable[str]) -> Any:
 def _labels(key: Any) -> Labels:
     """Return the key of a table as values of labels."""
     return key if isinstance(key, tuple) else (str(key),)
-
-
-def _consumed(broker: BrokerContext, pause: Callable[[], None] = no_pause) -> dict[tuple[str, str], _Lag]:
-    """Return the lag of each group on each topic that it has consumed and that still exists."""
-    lags = dict[tuple[str, str], _Lag]()
-    for queue in queue_lags(broker, pause=pause):
-        topic, queue_id, until = queue.topic, queue.queue_id, queue.until
-        lag = lags.setdefault(queue.pair, _Lag())
-        lag.behind += queue.behind
-        lag.in_flight += queue.handed_out - queue.first
-        lag.ready += until - queue.handed_out
-        lag.oldest_ms = _older(lag.oldest_ms, broker, topic, queue_id, queue.first, until)
-        lag.oldest_ready_ms = _older(
-            lag.oldest_ready_ms, broker, topic, queue_id, queue.handed_out, until)
-    return lags
-
-
-def _older(
-    known_ms: int, broker: BrokerContext, topic: str, queue_id: int, offset: int, until: int
-) -> int:
-    """Return the earlier of ``known_ms`` (0: none) and the store time of the message at ``offset``."""
-    if offset >= until:
-        return known_ms
-    stored_ms = broker.store.queue_of(topic, queue_id).store_timestamp(offset)
-    return min(known_ms or stored_ms, stored_ms) if stored_ms > 0 else known_ms
 
 
 def _age(now_ms: int, stored_ms: int) -> int:

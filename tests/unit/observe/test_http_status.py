@@ -21,6 +21,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
+from tailrace.broker.consumers.lags import Lag, sums
 from tailrace.broker.statistics.pop_metrics import ReviveProgress
 from tailrace.config import BrokerConfig
 from tailrace.env import supervision
@@ -28,7 +29,7 @@ from tailrace.ha.replicas import Replica
 from tailrace.metrics import METRICS, Metric, MetricKind
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.observe import exposition as exposition_module
-from tailrace.observe.exposition import Exposition, _consumed
+from tailrace.observe.exposition import Exposition
 from tailrace.observe.http_status import HttpAnswer, HttpStatusServer
 from tailrace.observe.http_turns import PAGES_WAITING_MAX
 from tailrace.remoting.acceptor import Acceptor
@@ -197,7 +198,7 @@ def test_a_lag_counts_from_what_is_still_there_and_never_below_zero(broker, stor
     for queue_id, offset in ((0, 1), (1, 7), (2, 0), (9, 5)):
         broker.offsets.commit("g", "orders", queue_id, offset)
     broker.offsets.commit("g", "gone", 0, 5)
-    [(key, lag)] = _consumed(broker).items()
+    [(key, lag)] = sums(broker, Lag).items()
     assert key == ("g", "orders")
     # Queue 0 lost two of its messages to retention, queue 1 is committed beyond its end.
     assert (lag.behind, lag.in_flight, lag.ready) == (2, 0, 2)

@@ -11,6 +11,7 @@ from tailrace import events
 from tailrace.auth.accesses import topic_access
 from tailrace.broker.admin.pages import groups_page, topics_page
 from tailrace.broker.admin.shapes import check_shape, unreadable_by_java
+from tailrace.broker.consumers.lags import lag_of
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.deletion import deleted_answer
 from tailrace.errors import RefusalError
@@ -427,7 +428,7 @@ class AdminTopicsProcessor:
         static, left_over = self._broker.static_topics.table, self._left_over_of(topics)
         entries = [
             e for name in topics
-            for e in self._consumed(group, name, left_over.get(name, ()), -1 if name in static else 0)]
+            for e in self._consumed(group, name, left_over.get(name, ()), is_static=name in static)]
         rate = sum(self._broker.stats.group_get_tps(group, name) for name in topics)
         return request.answer(
             body=b'{"consumeTps":%b,"offsetTable":%b}'
@@ -440,37 +441,23 @@ class AdminTopicsProcessor:
             name: config.read_queue_nums for name, config in configs if config is not None})
 
     def _consumed(
-        self, group: str, topic: str, left_over: Sequence[LeftOverQueue], least: int = 0
+        self, group: str, topic: str, left_over: Sequence[LeftOverQueue], *, is_static: bool = False
     ) -> list[tuple[dict[str, Any], dict[str, int]]]:
-        """Return how far a group has consumed the queues of a topic and those that are ``left_over``.
-
-        An offset before the first message counts as that of the first message: messages have expired, or the offset
-        is one of a topic that was deleted and made again. An offset after the end counts as the end.
-        """
+        """Return how far a group has consumed the queues of a topic and those that are ``left_over``."""
         config = self._broker.topics.select(topic)
         if config is None:
             return []
         offsets, entries = self._broker.offsets, []
         for queue_id in [*range(config.read_queue_nums), *(queue.queue_id for queue in left_over)]:
-            first, until = self._broker.store.queue_of(topic, queue_id).bounds
-            # For a part of a logical queue -1 means that the group has its offset in another part.
-            consumed = offsets.query(group, topic, queue_id)
-            if consumed >= 0 or least == 0:
-                consumed = min(max(consumed, first), until)
-            pulled = min(max(consumed, offsets.query_pull(group, topic, queue_id)), max(consumed, until))
-            timestamp = 0
-            if first < consumed <= until:
-                timestamp = max(
-                    0,
-                    self._broker.store.queue_of(topic, queue_id).store_timestamp(consumed - 1),
-                )
-            entries.append((
-                self._queue(topic, queue_id),
-                {
-                    "brokerOffset": until, "consumerOffset": consumed,
-                    "lastTimestamp": timestamp, "pullOffset": pulled,
-                },
-            ))
+            committed, queue = offsets.query(group, topic, queue_id), self._broker.store.queue_of(topic, queue_id)
+            lag = lag_of(self._broker, topic, group, queue_id, committed)
+            if committed < 0 and is_static:  # the group has its offset in another part of the logical queue
+                lag = lag._replace(
+                    committed=-1, handed_out=min(offsets.query_pull(group, topic, queue_id), lag.until))
+            last = max(0, queue.store_timestamp(lag.committed - 1)) if lag.committed > queue.min else 0
+            entries.append((self._queue(topic, queue_id), {
+                "brokerOffset": lag.until, "consumerOffset": lag.committed, "lastTimestamp": last,
+                "pullOffset": lag.handed_out}))
         return entries
 
     def broker_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

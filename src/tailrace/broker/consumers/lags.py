@@ -1,0 +1,115 @@
+"""The lag of consumer groups: one row for each queue that a group has consumed, and the sums of the rows.
+
+Requests 208 and 317, from which ``mqadmin consumerProgress`` makes its table, metrics and the console read it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+from tailrace.broker.core.context import BrokerContext
+from tailrace.formats.lite import parent_of
+from tailrace.requests.executors import in_steps, no_pause
+
+__all__ = ["Lag", "QueueLag", "lag_of", "queue_lags", "sums"]
+
+STEP: Final = 128
+"""Queues between two pauses, which take 1 to 2 ms."""
+
+
+class QueueLag(NamedTuple):
+    """A queue that a group has consumed. All positions are queue offsets."""
+
+    topic: str
+    group: str
+    queue_id: int
+    committed: int
+    """The next offset, within what the queue has."""
+    first: int
+    """The first message that is not processed: before ``committed`` if messages were popped and not acknowledged."""
+    handed_out: int
+    """End of the messages that were sent to consumers."""
+    until: int
+    """End of the queue."""
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Group and topic under which the queue is summed: for a Lite topic its parent, as they may be very many."""
+        return self.group, parent_of(self.topic) or self.topic
+
+    @property
+    def behind(self) -> int:
+        """Number of messages that are not processed."""
+        return self.until - self.first
+
+
+@dataclass(slots=True)
+class Lag:
+    """Sum of the lags of a group on queues."""
+
+    behind: int = 0
+    """Messages that are not processed."""
+    in_flight: int = 0
+    """Messages of these that were sent to consumers."""
+    ready: int = 0
+    """Messages of these that wait to be sent."""
+    queues: int = 0
+    """Queues that the group has consumed."""
+
+    def count(self, queue: QueueLag) -> None:
+        """Add a queue."""
+        self.behind += queue.behind
+        self.in_flight += queue.handed_out - queue.first
+        self.ready += queue.until - queue.handed_out
+        self.queues += 1
+
+
+_Lag = TypeVar("_Lag", bound=Lag)
+
+
+def lag_of(broker: BrokerContext, topic: str, group: str, queue_id: int, consumed: int) -> QueueLag:
+    """Return the lag of a group that has committed the offset ``consumed`` of a queue; -1 if it has committed none.
+
+    An offset before the first message counts as that of the first message: messages have expired, or the offset
+    is one of a topic that was deleted and made again. An offset after the end counts as the end.
+    """
+    low, until = broker.store.queue_of(topic, queue_id).bounds
+    at = min(max(consumed, low), until)
+    popped = broker.pop_metrics.in_flight(topic, group, queue_id)
+    handed_out = min(max(at, broker.offsets.query_pull(group, topic, queue_id)), until)
+    return QueueLag(topic, group, queue_id, at, max(at - popped, 0) if popped else at, handed_out, until)
+
+
+def queue_lags(
+    broker: BrokerContext, entries: Iterable[tuple[str, str, int, int]] | None = None,
+    pause: Callable[[], None] = no_pause, step: int = STEP,
+) -> Iterator[QueueLag]:
+    """Yield the lag of each group on each queue that it has consumed and whose topic still exists.
+
+    ``entries`` are those of the committed offsets; None means all. ``pause`` is called after each ``step`` queues.
+    """
+    for entry in in_steps(broker.offsets.entries() if entries is None else entries, step, pause):
+        topic, _, queue_id, consumed = entry
+        config = broker.topics.select(topic)
+        # A queue that the topic has lost counts while it holds messages.
+        if config is not None and consumed >= 0 and (
+            0 <= queue_id < config.read_queue_nums or broker.store.queue_of(topic, queue_id).max
+        ):
+            yield lag_of(broker, *entry)
+
+
+def sums(
+    broker: BrokerContext, make: Callable[[], _Lag], pause: Callable[[], None] = no_pause, step: int = STEP
+) -> dict[tuple[str, str], _Lag]:
+    """Return the lag of each group on each topic that it has consumed and that still exists.
+
+    ``make`` returns the sum of no queues; for ``pause`` and ``step`` see `queue_lags`.
+    """
+    found: dict[tuple[str, str], _Lag] = {}
+    for queue in queue_lags(broker, pause=pause, step=step):
+        if (lag := found.get(queue.pair)) is None:
+            lag = found[queue.pair] = make()
+        lag.count(queue)
+    return found
