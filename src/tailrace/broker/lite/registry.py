@@ -22,7 +22,7 @@ from tailrace.logs import get_logger
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import Channel
 
-__all__ = ["ClientGroup", "LiteSubscription", "LiteSubscriptionRegistry", "is_mine"]
+__all__ = ["ClientGroup", "LiteSubscription", "LiteSubscriptionRegistry", "shards"]
 
 _log = get_logger(__name__)
 PERM_WRITE: Final = 2
@@ -78,7 +78,7 @@ class LiteSubscriptionRegistry:
         if config is not None and config.is_lite_wildcard:
             raise RefusalError(
                 ResponseCode.ILLEGAL_OPERATION, "subscribe lite operation is not supported for this group")
-        wanted = [queue for queue in queues if is_mine(self._broker, topic, queue)]
+        wanted = self._mine(topic, queues)
         self._check_room(client_id, wanted)
         if not wanted and client_id not in self._clients:
             return
@@ -105,7 +105,7 @@ class LiteSubscriptionRegistry:
         if config is not None and config.is_lite_wildcard:
             wanted = {f"{topic}@{group}"}
         else:
-            wanted = {queue for queue in queues if is_mine(self._broker, topic, queue)}
+            wanted = set(self._mine(topic, queues))
         self._check_room(client_id, wanted)
         if not wanted and client_id not in self._clients:
             return
@@ -210,6 +210,11 @@ class LiteSubscriptionRegistry:
 
     # -- parts
 
+    def _mine(self, topic: str, queues: Iterable[str]) -> list[str]:
+        """Return the Lite topics of this broker: by their names, or because they have messages here."""
+        own, shard = self._broker.config.broker_name, shards(self._broker, topic)
+        return [queue for queue in queues if shard(queue) == own or end_of(self._broker.store, queue) > 0]
+
     def _check_room(self, client_id: str, queues: Iterable[str]) -> None:
         mine = self._clients.get(client_id)
         known = mine.queues if mine is not None else set[str]()
@@ -298,16 +303,18 @@ class LiteSubscriptionRegistry:
         self._order.clear(queue, member.group, LMQ_QUEUE_ID)
 
 
-def is_mine(broker: BrokerContext, topic: str, queue: str) -> bool:
-    """Return whether a Lite topic is on this broker: its name is one of those for it, or it has messages here."""
-    return shard_of(broker, topic, queue) == broker.config.broker_name or end_of(broker.store, queue) > 0
+def shards(broker: BrokerContext, topic: str) -> Callable[[str], str]:
+    """Return the function that names the broker to which producers send messages of a Lite topic (LiteShardingImpl).
 
-
-def shard_of(broker: BrokerContext, topic: str, queue: str) -> str:
-    """Return the name of the broker to which producers send the messages of a Lite topic (LiteShardingImpl)."""
+    It takes the queue of a Lite topic of ``topic``, whose route is looked up once.
+    """
     own, route = broker.config.broker_name, broker.route(topic)
-    queues = [
+    brokers = [
         data["brokerName"] for data in sorted((route or {}).get("queueDatas", ()), key=lambda data: data["brokerName"])
         if data["perm"] & PERM_WRITE for _ in range(data.get("writeQueueNums", 0))]
-    name = lite_topic_of(queue)
-    return queues[consistent_hash(java_string_hash(name), len(queues))] if queues and name else own
+
+    def shard(queue: str) -> str:
+        name = lite_topic_of(queue)
+        return brokers[consistent_hash(java_string_hash(name), len(brokers))] if brokers and name else own
+
+    return shard
