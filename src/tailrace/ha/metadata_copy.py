@@ -212,6 +212,8 @@ class MetadataCopy:
         consumers, _ = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
         delays, _ = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
         status, _ = await self._ask(RequestCode.GET_BROKER_HA_STATUS)
+        if not status.get("master", True):  # it was the master before a promotion, and names no end to wait for
+            raise ValueError("it is a slave, and its offsets are older than those of its master")
         offsets = {
             str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()}
             for key, queues in (consumers.get("offsetTable") or {}).items()}

@@ -44,6 +44,7 @@ class Master:
         self.topics = {f"t{n:02}": {"topicName": f"t{n:02}", "readQueueNums": n + 1} for n in range(21)}
         self.offsets = {"t00@g": {"0": 5}}
         self.total, self.page, self.end, self.asked = 21, 5, 100, []
+        self.is_master = True
 
     async def invoke(self, address, code, ext, **_):
         self.asked.append(int(code))
@@ -65,7 +66,7 @@ class Master:
         elif code is RequestCode.GET_ALL_DELAY_OFFSET:
             body = {"offsetTable": {"3": 4}, "dataVersion": VERSION}
         elif code is RequestCode.GET_BROKER_HA_STATUS:
-            body = {"masterCommitLogMaxOffset": self.end}
+            body = {"masterCommitLogMaxOffset": self.end if self.is_master else 0, "master": self.is_master}
         return RemotingCommand(code=0, ext=answer_ext, body=fastjson.dumps(body))
 
 
@@ -129,6 +130,14 @@ def test_offsets_wait_for_the_messages_that_they_name(world):
     asyncio.run(world.copy.apply_positions())
     assert world.tables.offsets.query("g", "t00", 0) == 5
     assert world.tables.timers.delay_offsets.query(3) == 4
+
+
+def test_no_offsets_are_taken_from_a_former_master_that_is_a_slave_now(world, caplog):
+    world.master.is_master = False
+    copied(world)
+    assert world.tables.offsets.query("g", "t00", 0) == -1
+    assert "kind=offsets" in caplog.text
+    assert "it is a slave" in caplog.text
 
 
 def test_the_oldest_and_the_newest_offsets_wait(world):
