@@ -99,10 +99,26 @@ def _follow(
             file.path, at, file.file_from_offset + at, data, f"not in the log of the master {address}")
     if not plan and cut:
         write_abort(store.file_system, store.root)
+        _forget_deliveries(store)
         log.truncate_dirty_files(cut_at)
         for file in log.files:
             file.flush()
     return Repaired(cut_at, cut, master_end)
+
+
+def _forget_deliveries(store: DefaultMessageStore) -> None:
+    """Remove durably up to where timers and delay levels are delivered.
+
+    The messages that say so may be among those that are cut off. Without the files, the next open looks up in the index
+    which of them are delivered.
+    """
+    directory, delays = f"{store.root}/{filenames.CONFIG}", "delayOffset.json"
+    paths = [f"{directory}/{name}" for name in (filenames.TIMERCHECK, delays, f"{delays}.bak")]
+    present = [path for path in paths if store.file_system.exists(path)]
+    for path in present:
+        store.file_system.remove(path)
+    if present:
+        store.file_system.sync_dir(directory)
 
 
 async def _compared(

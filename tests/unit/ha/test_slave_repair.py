@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 
 import pytest
 
@@ -11,16 +12,20 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import BrokerRole
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import ReplicationError
+from tailrace.formats.names import DELAY
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.ha.slave_comparison import Comparison, MasterLog
 from tailrace.ha.slave_repair import follow_master
+from tailrace.node import timers
 from tailrace.node.store_opening import StoreParts
-from tailrace.testing import CrashFileSystem, SimClock
+from tailrace.testing import CrashFileSystem, SimClock, SimScheduler
+from tailrace.timer.timer_message_store import TimerMessageStore
 
 SEGMENT = 8192
 SIZES = {
     "mapped_file_size_commit_log": SEGMENT, "mapped_file_size_consume_queue": 400, "max_hash_slot_num": 16,
     "max_index_num": 64, "commit_log_allocate_step": 4096}
+TIMERS = {"mapped_file_size_timer_log": 52 * 40, "timer_max_delay_sec": 400}
 NAMES = "DefaultCluster", "broker-a"
 
 
@@ -175,6 +180,34 @@ def test_a_log_without_a_common_record_stays(log):
         assert store.max_phy_offset == len(log[0])
 
 
-def repaired(files, master, *, plan=False):
+@pytest.mark.parametrize("delay", [{"delay": "2s"}, {"properties": {DELAY: "1"}}], ids=["timer", "level"])
+def test_a_delivery_that_is_cut_off_is_made_again(delay, monkeypatch):
+    """The progress of timers and delay levels is ahead of the log then."""
+    monkeypatch.setattr(timers, "TimerMessageStore", partial(TimerMessageStore, slots_total=512))
+    files, clock = CrashFileSystem(), SimClock()
+
+    def lived(cut=0):
+        """Bodies that are delivered at the end of a life of some seconds, and the log up to a position."""
+        with MessageStore.open("/s", config=StoreConfig(**SIZES, **TIMERS), parts=StoreParts(
+                file_system=files, clock=clock, scheduler=(scheduler := SimScheduler(clock, SeededEntropy(1))),
+                entropy=SeededEntropy(2))) as store:
+            if cut == 0:
+                store.put(Message(topic="T", body=b"late", **delay), queue_id=0)
+            end = store.max_phy_offset
+            scheduler.run(15_000)
+            log = b"".join(file.read(0, file.wrote_position) for file in store.inner.commit_log.queue.files)
+            return [one.body for one in store.read("T")], log[: cut or end]
+
+    bodies, log = lived()
+    assert bodies == [b"late"]
+    places, at = [], 0
+    while at < len(log):
+        places.append(at)
+        at += int.from_bytes(log[at : at + 4], "big")
+    assert repaired(files, Master(log, places), clock=clock).phy_offset == len(log)
+    assert lived(len(log))[0] == [b"late"]
+
+
+def repaired(files, master, *, plan=False, clock=None):
     return follow_master(
-        SimClock(), files, "/s", StoreConfig(**SIZES), NAMES, lambda: master, "m:1", plan=plan)
+        clock or SimClock(), files, "/s", StoreConfig(**SIZES), NAMES, lambda: master, "m:1", plan=plan)
