@@ -64,14 +64,17 @@ class _Positions(NamedTuple):
     delays: dict[str, Any]
 
 
-def merged_offsets(own: Offsets, before: Offsets, theirs: Offsets) -> Offsets:
-    """Return the consumer offsets by SM3: of the slave, those of the last copy, and those of the master now."""
+def merged_offsets(own: Offsets, before: Offsets | None, theirs: Offsets) -> Offsets:
+    """Return the consumer offsets by SM3: of the slave, those of the last copy, and those of the master now.
+
+    ``before`` is None if no copy is known. An offset that the last copy did not have was committed here.
+    """
     made: Offsets = {}
     for key, queues in theirs.items():
-        mine, copied = own.get(key, {}), before.get(key, {})
+        mine, copied = own.get(key, {}), (before or {}).get(key, {})
         made[key] = {
             queue_id: max(offset, mine[queue_id])
-            if queue_id in copied and mine.get(queue_id, -1) != copied[queue_id] and queue_id in mine else offset
+            if before is not None and queue_id in mine and mine[queue_id] != copied.get(queue_id, -1) else offset
             for queue_id, offset in queues.items()}
     return made
 
@@ -86,7 +89,7 @@ class MetadataCopy:
         self._store, self._tables, self._slave, self._client, self._run = store, tables, slave, client, run
         self._pending: list[_Positions] = []
         """Offsets that wait for the log: the oldest and the newest ones."""
-        self._applied: Offsets = {}
+        self._applied: Offsets | None = None
         self._said: dict[str, str] = {}
         self._due_s = 0.0
         self._task: asyncio.Task[None] | None = None

@@ -29,12 +29,15 @@ VERSION = {"counter": 7, "stateVersion": 0, "timestamp": 5}
     (7, -1, 3, 7),  # and the own one stays until the master has passed it
     (7, -1, 8, 8),
     (None, None, 3, 3),
+    (7, "no entry", 3, 7),  # the master returns with offsets of before the last copy
+    (None, "no entry", 3, 3),
 ])
 def test_the_master_decides_unless_a_consumer_has_committed_here(own, before, theirs, wanted):
     def table(offset):
         return {} if offset is None else {"T@g": {0: offset}}
 
-    assert merged_offsets(table(own), table(before), table(theirs)) == {"T@g": {0: wanted}}
+    copied = None if before is None else {} if before == "no entry" else table(before)
+    assert merged_offsets(table(own), copied, table(theirs)) == {"T@g": {0: wanted}}
 
 
 class Master:
