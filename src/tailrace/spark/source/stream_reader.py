@@ -19,6 +19,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tailrace.env.clock import Clock, SystemClock
+from tailrace.spark.archive.directory import ArchivedDirectory
 from tailrace.spark.plain_errors import plain_errors, plain_errors_of_rows
 from tailrace.spark.source.checkpoints import Checkpoint, Directory, Queue, from_json, to_json
 from tailrace.spark.source.offsets import (
@@ -32,8 +33,11 @@ from tailrace.spark.source.offsets import (
 )
 from tailrace.spark.source.options import BATCH_ONLY, ReadOptions
 from tailrace.spark.source.scan import plan_tasks, read_task
+from tailrace.store.retention.min_offsets import LogicalMin, read_minima
 
 __all__ = ["TailraceStreamReader"]
+
+Kept = list[tuple[bool, Mapping[tuple[str, int], LogicalMin]]]
 
 
 class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -52,6 +56,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Queues of the checkpoint that do not exist, for which this was logged."""
         self._opened: Mapping[str, Directory] | None = None
         """The directories in which the trigger has looked for the end of its batch, until the batch is planned."""
+        self._found: tuple[dict[str, Any], Kept] | None = None
+        """The end that was found in them, and what they had then."""
 
     @plain_errors
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - this and the following names are Spark's
@@ -92,7 +98,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         waiting = sum(parts.values())
         if self._is_too_early(waiting) or not waiting:
             return start
-        return to_json(ended_at(directories, first, at, parts), self._labels)
+        end = to_json(ended_at(directories, first, at, parts), self._labels)
+        self._found = end, _kept_in(directories)
+        return end
 
     def _is_too_early(self, waiting: int) -> bool:
         """Whether fewer messages wait than a batch should have, and the delay is not over.
@@ -115,8 +123,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = from_json(start, self._labels), from_json(end, self._labels)
         if first == last:
             return []
-        self._opened = None
-        directories = open_directories(self._options)  # again: retention may have deleted messages since
+        directories, found, self._opened, self._found = self._opened, self._found, None, None
+        kept = _kept_in(directories) if directories is not None else []
+        if directories is None or found != (end, kept) or not all(is_there for is_there, _ in kept):
+            directories = open_directories(self._options)  # another batch, or retention has deleted messages since
         ranges = stream_ranges(directories, first, last, self._options)
         return [
             task for label, directory in directories.items()
@@ -127,3 +137,14 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the Arrow batches of a range."""
         yield from read_task(partition, self._options)
+
+
+def _kept_in(directories: Mapping[str, Directory]) -> Kept:
+    """Return for each store whether its oldest file is still there, and what its topics have released."""
+    found: Kept = []
+    for one in directories.values():
+        live = one.live if isinstance(one, ArchivedDirectory) else one
+        system = live.file_system
+        is_there = not live.log_files or system.exists(live.log_files[0].path)
+        found.append((is_there, read_minima(system, live.path)))
+    return found

@@ -169,7 +169,7 @@ def test_a_batch_waits_for_enough_messages_but_not_for_ever(tmp_path):
     assert reader.latestOffset(before, limit) == end, "what is there now is read"
 
 
-def test_a_trigger_opens_each_store_for_the_end_of_its_batch_and_for_the_plan(tmp_path, monkeypatch):
+def test_a_trigger_opens_each_store_once(tmp_path, monkeypatch):
     path = tmp_path / "s"
     fill(path)
     opened, original = [], stream_reader.open_directories
@@ -180,6 +180,9 @@ def test_a_trigger_opens_each_store_for_the_end_of_its_batch_and_for_the_plan(tm
     assert nexts(reader.reportLatestOffset()) == nexts(end)
     assert len(opened) == 1
     tasks = reader.partitions(START, end)
-    assert (len(opened), len(tasks)) == (2, 1)
+    assert (len(opened), len(tasks)) == (1, 1)
+    assert len(rows(reader, tasks)) == COUNT
     assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+    assert len(opened) == 2
+    assert reader.partitions(START, end), "the batch of an earlier run is planned again"
     assert len(opened) == 3
