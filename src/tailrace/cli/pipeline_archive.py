@@ -30,6 +30,7 @@ __all__ = ["archive", "restore"]
 Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="The directory of one store's archive.")]
 
 PERIOD_MIN_MS = 100
+_LAG_MIN_MS = 1_000
 Verify = Annotated[
     Optional[bool],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option(
@@ -39,6 +40,9 @@ Verify = Annotated[
         "--no-verify: do not read back; retention does not count such a segment as archived."),
 ]
 
+Lag = Annotated[
+    str, typer.Option("--lag", metavar="TIME", help="Also archive synced messages of the last file; with --follow a "
+                      "message waits for about this time at most, such as 60s.")]
 Table = Annotated[
     str, typer.Option("--table", metavar="NAMESPACE", help="Also add the segments to two Iceberg tables of this "
                       "namespace: messages, and the archive's rows.")]
@@ -64,6 +68,7 @@ def archive(
     piece_mib: Annotated[
         int, typer.Option(min=1, max=1024, metavar="MIB", help="Bytes of the log in one file, in MiB.")
     ] = 64,
+    lag: Lag = "",
     table: Table = "",
     catalog: Catalog = "tailrace",
     system_topics: SystemTopics = False,
@@ -75,8 +80,8 @@ def archive(
     """Write sealed CommitLog files as Parquet.
 
     Each segment has a manifest. Segments that are in the archive are skipped, unless one of their files is missing.
-    The last file of the log is not archived, because it is still written. The exit code is 1
-    if a segment could not be archived or stays damaged.
+    The last file of the log is still written and needs --lag, and is archived again when it is sealed. The exit code is
+    1 if a segment could not be archived or stays damaged.
 
     Nothing in STORE changes.
     """
@@ -90,6 +95,11 @@ def archive(
         raise usage("--catalog and --system-topics need --table")
     if (period_ms := duration(every, "--every")) < PERIOD_MIN_MS:
         raise usage(f"--every {every!r} is shorter than {PERIOD_MIN_MS}ms")
+    lag_ms = duration(lag, "--lag") if lag else 0
+    if lag and lag_ms < _LAG_MIN_MS:
+        raise usage(f"--lag {lag!r} is shorter than {_LAG_MIN_MS // 1_000}s")
+    if lag and table and verify is False:
+        raise usage("--lag with --table needs verified rows: leave --no-verify out")
     with errors():
         need_spark()
         from tailrace.spark.archive.job import (  # noqa: PLC0415 - PyArrow
@@ -111,12 +121,15 @@ def archive(
         done = _Archived(job)
         with ArchiveJob(
             str(store), str(target), spark_runner(job.spark), config=settings, progress=done.add,
-            options=ArchiveOptions(piece_bytes=piece_mib << 20, at_once=width, verify=verify is not False),
+            options=ArchiveOptions(
+                piece_bytes=piece_mib << 20, at_once=width, verify=verify is not False,
+                lag_ms=lag_ms if follow else min(lag_ms, 1)),
         ) as archiving:
             adding = None if tables is None else _Adding(
                 job, store, target, tables, settings, BrokerConfig.from_properties(properties), width)
-            failed = _follow(archiving, adding, job, period_ms / 1_000, ended) if follow else _once(
-                archiving, adding, verify=verify is True, accept_missing=accept_missing)
+            period_ms = min(period_ms, lag_ms // 2) if lag else period_ms
+            failed = _follow(archiving, adding, done, period_ms / 1_000, ended) if follow else _once(
+                archiving, adding, done, verify=verify is True, accept_missing=accept_missing)
         done.report(archiving, adding, failed)
 
 
@@ -137,6 +150,8 @@ class _Archived:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._done: list[Manifest] = []
+        self._ranges: list[Manifest] = []
+        self._lag_ms = 0
         self._began = time.perf_counter()  # noqa: TID251 - a duration for people
 
     def add(self, manifest: "Manifest") -> None:
@@ -146,13 +161,28 @@ class _Archived:
             f"segment {manifest.segment}: {manifest.messages} messages, {len(manifest.files)} files"
             f"{', verified' if manifest.verified else ''}")
 
+    def add_ranges(self, archiving: "ArchiveJob") -> None:
+        """Print what a step has archived of the file that is still written."""
+        self._lag_ms = max(self._lag_ms, archiving.lag_ms)
+        for one in archiving.ranges:
+            self._ranges.append(one)
+            self._job.tell(
+                f"the last segment up to {one.until}: {one.messages} messages, the oldest stored "
+                f"{archiving.lag_ms / 1_000:.1f} s ago")
+
+    def tell(self, text: str) -> None:
+        """Print a line."""
+        self._job.tell(text)
+
     def report(self, archiving: "ArchiveJob", adding: "_Adding | None", failed: str) -> None:
         """Print the report. Raises typer.Exit with code 1 if something failed."""
         took = time.perf_counter() - self._began  # noqa: TID251
         if failed:
             self._job.tell(failed)
         self._job.report({
-            **_report(self._done, archiving, took, failed), **({} if adding is None else adding.figures())})
+            **_report(self._done, archiving, took, failed), "ranges": len(self._ranges),
+            "messagesOfRanges": sum(one.messages for one in self._ranges), "lagSeconds": round(self._lag_ms / 1_000, 3),
+            **({} if adding is None else adding.figures())})
         if failed:
             raise typer.Exit(1)
 
@@ -177,6 +207,8 @@ class _Adding:
         self._done.append(found)
         if found.segments:
             self._job.tell(f"{found.segments} segments with {found.message_rows} messages are in the tables")
+        elif found.ranges:
+            self._job.tell(f"{found.message_rows} messages of the last segment are in the tables")
         if found.waits:
             self._job.tell(f"the tables wait: {found.waits}")
 
@@ -188,7 +220,9 @@ class _Adding:
             "tableCommits": sum(one.commits for one in self._done)}
 
 
-def _once(archiving: "ArchiveJob", adding: _Adding | None, *, verify: bool, accept_missing: bool) -> str:
+def _once(
+    archiving: "ArchiveJob", adding: _Adding | None, done: _Archived, *, verify: bool, accept_missing: bool
+) -> str:
     """Verify the archive if ``verify``, then archive the sealed segments; return the errors as text."""
     failed = []
     try:
@@ -200,6 +234,7 @@ def _once(archiving: "ArchiveJob", adding: _Adding | None, *, verify: bool, acce
     try:
         with Progress("archive") as progress:
             archiving.step(progress)
+        done.add_ranges(archiving)
     except StoreError as error:
         failed.append(str(error))
     if adding is not None:
@@ -227,22 +262,23 @@ def _set_by_signals() -> Iterator[threading.Event]:
 
 
 def _follow(
-    archiving: "ArchiveJob", adding: _Adding | None, job: Job, every: float, ended: threading.Event
+    archiving: "ArchiveJob", adding: _Adding | None, done: _Archived, every: float, ended: threading.Event
 ) -> str:
     """Archive until ``ended`` is set; return the last error. Each error is printed once."""
-    job.tell("following; SIGINT, SIGTERM or SIGHUP ends it")
+    done.tell("following; SIGINT, SIGTERM or SIGHUP ends it")
     failed, behind = "", adding is not None
     while not ended.is_set():
         try:
             made = archiving.step()
-            if adding is not None and (made or behind):
+            done.add_ranges(archiving)
+            if adding is not None and (made or archiving.ranges or behind):
                 behind = True
                 adding.step()
                 behind = False
             failed = ""
         except (StoreError, OSError) as error:
             if str(error) != failed:
-                job.tell(f"{error}; the next period tries again")
+                done.tell(f"{error}; the next period tries again")
             failed = str(error)
         except Exception as error:
             if not ended.is_set():

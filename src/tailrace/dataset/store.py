@@ -25,7 +25,7 @@ from tailrace.spark.source.offsets import (
 )
 from tailrace.spark.source.options import ReadOptions
 from tailrace.spark.source.scan import plan_tasks, read_task
-from tailrace.store.archive_manifest import list_manifests
+from tailrace.store.archive_manifest import OPEN, list_manifests
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.lives import EndedLives
@@ -158,6 +158,6 @@ class _NoLog:
 
 def archive_alone(path: str) -> ArchivedDirectory:
     """Open an archive without its store. Raises NotAStoreError without a manifest, and CorruptionError."""
-    if not list_manifests(OsFileSystem(), path):
+    if not any(list_manifests(OsFileSystem(), path, *within) for within in ((), (OPEN,))):
         raise NotAStoreError(path, "it is an archive without a segment")
     return open_archived(cast("StoreDirectory", _NoLog(path)), path)

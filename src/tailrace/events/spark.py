@@ -18,6 +18,9 @@ CANNOT_COMPUTE_THE_LAG_OF_A_STREAM: Final = event(
 ARCHIVED_A_SEGMENT: Final = event(
     "info", "archived a segment", "segment messages files verified",
     "A CommitLog file is in the archive.")
+ARCHIVED_A_RANGE_OF_THE_LAST_SEGMENT: Final = event(
+    "info", "archived a range of the last segment", "segment from until messages verified",
+    "`--lag` has archived messages of the last CommitLog file.")
 A_SEGMENT_WAS_COMPARED_WITH_THE_ARCHIVE: Final = event(
     "info", "a segment was compared with the archive", "segment archive",
     "The checksums agree, so retention deletes the file.")

@@ -4,6 +4,10 @@ A manifest is written last and atomically, so a segment is in the archive comple
 With ``"verified": true`` the files were read back and gave the segment's bytes. A manifest carries
 a checksum of itself and names the manifest before it, so that a changed or a missing one is noticed.
 Version 1 has neither, and no checksums for parts of its files.
+
+The segment that is still written may have manifests in ``_open``, each for a range of its bytes, which is a segment of
+its own there. They follow each other without a gap, from the start of the segment, and count until the segment has a
+manifest.
 """
 
 from __future__ import annotations
@@ -21,11 +25,13 @@ from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import ChecksumMismatchError, CorruptionError, UnsupportedVersionError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 
-__all__ = ["HEAD_BYTES", "MANIFESTS", "ROWS", "VERSION", "ArchivedFile", "BrokenLink", "FilePart", "LostMessage",
-           "Manifest", "ManifestLink", "QueueRange", "archived_path", "broken_link", "list_manifests", "manifest_path",
-           "read_manifest", "wrong_file", "write_manifest"]
+__all__ = ["HEAD_BYTES", "MANIFESTS", "OPEN", "ROWS", "VERSION", "ArchivedFile", "BrokenLink", "FilePart",
+           "LostMessage", "Manifest", "ManifestLink", "QueueRange", "archived_path", "broken_link", "list_manifests",
+           "manifest_path", "open_ranges", "read_manifest", "wrong_file", "write_manifest"]
 
 MANIFESTS: Final = "_manifests"
+OPEN: Final = "_open"
+"""The directory with the manifests of ranges of the segment that is still written."""
 ROWS: Final = "rows"
 """The directory with nothing but Parquet files, because some readers take every file of a directory for one."""
 HEAD_BYTES: Final = 1 << 16
@@ -138,9 +144,9 @@ class Manifest:
         return replace(self, verified=True)
 
 
-def manifest_path(archive: str, file_from_offset: int) -> str:
-    """Path of the manifest of a segment."""
-    return f"{archive}/{MANIFESTS}/{offset_to_file_name(file_from_offset)}.json"
+def manifest_path(archive: str, file_from_offset: int, within: str = MANIFESTS) -> str:
+    """Path of the manifest of a segment; with ``within=OPEN`` of a range of the segment that is still written."""
+    return f"{archive}/{within}/{offset_to_file_name(file_from_offset)}.json"
 
 
 def archived_path(file_system: FileSystem, archive: str, path: str) -> str:
@@ -158,7 +164,7 @@ def _checksum(members: dict[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(members, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def write_manifest(file_system: FileSystem, archive: str, manifest: Manifest) -> None:
+def write_manifest(file_system: FileSystem, archive: str, manifest: Manifest, within: str = MANIFESTS) -> None:
     """Publish a segment: write its manifest with a checksum. Afterwards readers and retention use it."""
     members = asdict(replace(manifest, version=VERSION))
     for entries, name in (("queues", "is_batch"), ("damaged", "messages")):
@@ -167,16 +173,18 @@ def write_manifest(file_system: FileSystem, archive: str, manifest: Manifest) ->
                 del one[name]
     members[_CHECKSUM] = _checksum(members)
     replace_file(
-        file_system, manifest_path(archive, manifest.segment),
+        file_system, manifest_path(archive, manifest.segment, within),
         orjson.dumps(members, option=orjson.OPT_INDENT_2))
 
 
-def read_manifest(file_system: FileSystem, archive: str, file_from_offset: int) -> Manifest | None:
+def read_manifest(
+    file_system: FileSystem, archive: str, file_from_offset: int, within: str = MANIFESTS
+) -> Manifest | None:
     """Return the manifest of a segment, None when there is no such file.
 
     Raises CorruptionError when the file is not a manifest or is not what was written.
     """
-    path = manifest_path(archive, file_from_offset)
+    path = manifest_path(archive, file_from_offset, within)
     data = read_if_there(file_system, path)
     if data is None:
         return None
@@ -204,10 +212,24 @@ def read_manifest(file_system: FileSystem, archive: str, file_from_offset: int) 
     return made
 
 
-def list_manifests(file_system: FileSystem, archive: str) -> list[int]:
-    """Segments that have a manifest, in the order of the log."""
+def open_ranges(file_system: FileSystem, archive: str, start: int) -> list[Manifest]:
+    """Return the manifests of the ranges that are archived of the segment at ``start``, without a gap.
+
+    Raises CorruptionError for a manifest that is not what was written.
+    """
+    found: list[Manifest] = []
+    for one in list_manifests(file_system, archive, OPEN):
+        manifest = read_manifest(file_system, archive, one, OPEN) if one == start else None
+        if manifest is not None:
+            found.append(manifest)
+            start = manifest.until
+    return found
+
+
+def list_manifests(file_system: FileSystem, archive: str, within: str = MANIFESTS) -> list[int]:
+    """Segments that have a manifest, in the order of the log; with ``within=OPEN`` ranges."""
     found = []
-    for name in file_system.list(f"{archive}/{MANIFESTS}"):
+    for name in file_system.list(f"{archive}/{within}"):
         stem, _, suffix = name.rpartition(".")
         offset = file_name_to_offset(stem)
         if suffix == "json" and offset is not None:

@@ -114,6 +114,8 @@ def test_a_list_of_commands_says_of_each_what_it_does_in_a_whole_sentence(tailra
     (("acl", "user", "update", "s", "u", "--keep-old", "7"), "--keep-old '7' has no unit; write 7s or 7ms"),
     (("acl", "user", "update", "s", "u", "--keep-old", "31d"), "--keep-old '31d' is longer than 30d"),
     (("pipeline", "archive", "s", "a", "--follow", "--every", "1ms"), "--every '1ms' is shorter than 100ms"),
+    (("pipeline", "archive", "s", "a", "--lag", "500ms"), "--lag '500ms' is shorter than 1s"),
+    (("pipeline", "archive", "s", "a", "--lag", "60"), "--lag '60' has no unit; write 60s or 60ms"),
     (("pipeline", "archive", "s", "a", "--follow", "--every", "10"), "--every '10' has no unit; write 10s or 10ms"),
     (("send", "s", "--topic", "t", "two", "words"), "BODY is one argument, quote it: s two words"),
     (("send", "--broker", "h:1", "--topic", "t", "two", "words"), "quote it: two words"),

@@ -24,12 +24,14 @@ from tailrace.segments import MappedFileQueue
 from tailrace.spark.archive.layout import MESSAGE
 from tailrace.spark.archive.parquet_file import groups_with_topic, opened
 from tailrace.store.archive_manifest import (
+    OPEN,
     BrokenLink,
     Manifest,
     QueueRange,
     archived_path,
     broken_link,
     list_manifests,
+    open_ranges,
     read_manifest,
 )
 from tailrace.store.consume_queue import ConsumeQueue
@@ -160,7 +162,8 @@ def open_archived(
 ) -> ArchivedDirectory:
     """Return the directory of a store and its archive.
 
-    The archive is listed after the store, so a file that retention deletes in between is in one of them.
+    The archive is listed after the store, so a file that retention deletes in between is in one of them. Ranges of the
+    segment that is still written count only without a log, which has it otherwise.
     Raises CorruptionError if a manifest is damaged, does not fit the log, or is not the one that another
     manifest names.
     """
@@ -182,6 +185,9 @@ def open_archived(
                 f"{archive} is not of {live.path}: its segment {segment} ends at {manifest.until}, "
                 f"where the log has begun at {least}")
         found.append(manifest)
+    if not live.log_files:
+        start = known[-1].until if known else min(list_manifests(file_system, archive, OPEN), default=0)
+        found += [one for one in open_ranges(file_system, archive, start) if one.verified]
     broken = broken_link(known)
     if broken is not None and broken.exchanged:
         raise CorruptionError(f"{archive}: {broken}; restore it from a copy")

@@ -10,12 +10,15 @@ A segment is published in three steps, and a kill may interrupt any of them:
 Before step 3 readers and retention see nothing of the segment, afterwards all of it. A segment that was not
 published is archived again under the same names. If a published segment is archived again, because one of its
 files is missing or damaged, its manifest is removed first.
+
+With a lag, ranges of the segment that is still written are published in the same steps, with manifests in ``_open``.
+Once the sealed segment has its manifest, these ranges no longer count, and their files and manifests are removed.
 """
 
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,19 +33,30 @@ from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError, StoreError, StoreLockedError
 from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.logs import get_logger
+from tailrace.node.synced_directory import open_synced
 from tailrace.segments import MappedFile
-from tailrace.spark.archive.layout import LOCK, STAGING, segment_names, staging_path
+from tailrace.spark.archive.layout import (
+    LOCK,
+    OPEN_FILE,
+    STAGING,
+    open_prefix,
+    segment_names,
+    staging_path,
+)
+from tailrace.spark.archive.open_segment import OpenRange, check_goes_on, range_after
 from tailrace.spark.archive.queue_units import named_in, units_between
 from tailrace.spark.archive.task import SegmentResult, SegmentTask, run_task, write_segment
 from tailrace.store.archive_manifest import (
     HEAD_BYTES,
     MANIFESTS,
+    OPEN,
     ROWS,
     Manifest,
     ManifestLink,
     broken_link,
     list_manifests,
     manifest_path,
+    open_ranges,
     read_manifest,
     write_manifest,
     wrong_file,
@@ -62,11 +76,16 @@ _MOST_PIECE: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """Options of the job: a file holds ``piece_bytes`` of the log, and ``at_once`` segments are written together."""
+    """Options of the job: a file holds ``piece_bytes`` of the log, and ``at_once`` segments are written together.
+
+    With ``lag_ms`` a step also archives what is synced of the segment that is still written, if its oldest message is
+    older than half of this time. 0 leaves that segment out.
+    """
 
     piece_bytes: int = 64 << 20
     at_once: int = 2
     verify: bool = True
+    lag_ms: int = 0
 
     def check(self) -> None:
         """Raise ConfigError for invalid values."""
@@ -140,6 +159,10 @@ class ArchiveJob:
         """Number of segments that were in the archive already."""
         self.checked = 0
         """Number of segments that ``verify`` has read again and found intact."""
+        self.ranges: list[Manifest] = []
+        """What the last step has published of the segment that is still written."""
+        self.lag_ms = 0
+        """How old the oldest message was when the last step published it, or if it was not published, when it ended."""
         opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
         self._log_paths = opened.log_paths.all
         for name in (self._archive, f"{self._archive}/{MANIFESTS}", f"{self._archive}/{ROWS}"):
@@ -151,6 +174,7 @@ class ArchiveJob:
         try:
             self._remove_tree(f"{self._archive}/{STAGING}")
             self._move_days()
+            self._remove_replaced()
         except BaseException:
             lock.release()
             raise
@@ -172,6 +196,13 @@ class ArchiveJob:
         archive holds segments of another store, or, after all others were published, if a segment could not
         be archived.
         """
+        self.ranges, self.lag_ms = [], 0
+        made = self._archive_sealed(share)
+        if self._options.lag_ms:
+            self._archive_open()
+        return made
+
+    def _archive_sealed(self, share: Share | None) -> list[Manifest]:
         names = [name for path in self._log_paths for name in self._file_system.list(path)]
         if names == self._new_files:
             return []  # a segment is sealed only when the log has a new file
@@ -269,6 +300,64 @@ class ArchiveJob:
                 done(sizes[result.task_segment])
         return made, problems
 
+    def _archive_open(self) -> None:
+        """Archive a range of the first segment that is not sealed."""
+        directory = open_synced(self._store, config=self._config, file_system=self._file_system).directory
+        following = directory.log_files[len(sealed_segments(directory)) :]
+        if not following or self._has(following[0].file_from_offset):
+            return
+        if (sealed := directory.log_files[: -len(following)]) and not self._has(sealed[-1].file_from_offset):
+            return  # it was sealed since this step has looked, and the next one archives it
+        file = following[0]
+        ranges = self._ranges_of(file)
+        if ranges:
+            check_goes_on(self._archive, self._store, file, ranges[-1])
+        found = range_after(directory, file, ranges)
+        if found is None:
+            return
+        if found.stored_ms < 0 or self._age_ms(found) * 2 >= self._options.lag_ms:
+            self._archive_range(directory, found)
+        self.lag_ms = max(self._age_ms(found), 0) if found.stored_ms >= 0 else 0
+
+    def _age_ms(self, found: OpenRange) -> int:
+        return self._clock.now_ms() - found.stored_ms
+
+    def _ranges_of(self, file: MappedFile) -> list[Manifest]:
+        """Return the ranges of a segment that are archived; none if one of them is damaged, then all are made again."""
+        try:
+            return open_ranges(self._file_system, self._archive, file.file_from_offset)
+        except CorruptionError as error:
+            events.A_SEGMENT_OF_THE_ARCHIVE_IS_DAMAGED.log(_log, segment=file.file_from_offset, cause=str(error))
+            self._remove_ranges(file.file_from_offset, file.file_from_offset + file.size)
+            return []
+
+    def _archive_range(self, directory: StoreDirectory, found: OpenRange) -> None:
+        file, size = found.file, found.end - found.start
+
+        def is_left_over(name: str) -> bool:
+            return name.startswith(open_prefix(found.start))
+
+        wanted, named = named_in(units_between(directory, found.start, found.end), found.start, size)
+        task = SegmentTask(
+            self._store, self._config, self._archive, file.path, found.start, size, tuple(wanted),
+            tuple(np.bincount(named[:, 2], minlength=len(wanted)).tolist()), self._options.piece_bytes,
+            self._options.verify, within=file.file_from_offset)
+        for result in self._run([task]):
+            if result.gone:
+                return
+            if result.manifest is None:
+                raise StoreError(f"segment {file.file_from_offset} from {found.start}: {result.problem}")
+            manifest = replace(result.manifest, archived_at=self._clock.now_ms())
+            self._file_system.makedirs(f"{self._archive}/{OPEN}")
+            self._remove_files(file.file_from_offset, is_left_over)
+            self._rename_staged(manifest, result.staged)
+            write_manifest(self._file_system, self._archive, manifest, OPEN)
+            self._remove_tree(staging_path(self._archive, found.start))
+            self.ranges.append(manifest)
+            events.ARCHIVED_A_RANGE_OF_THE_LAST_SEGMENT.log(
+                _log, segment=file.file_from_offset, from_=found.start, until=found.end, messages=manifest.messages,
+                verified=manifest.verified)
+
     # -- planning
 
     def _check_is_of(self, published: Manifest, file: MappedFile) -> None:
@@ -321,7 +410,17 @@ class ArchiveJob:
             old = self._readable(manifest.segment)
             manifest = replace(manifest, before=old.before if old is not None else None)
             self._remove_manifest(manifest.segment)
-            self._remove_unpublished(manifest.segment)
+            self._remove_files(manifest.segment, lambda name: not name.startswith(OPEN_FILE))
+        self._rename_staged(manifest, staged)
+        self._write(manifest)
+        self._remove_ranges(manifest.segment, manifest.until)
+        self._remove_tree(staging_path(self._archive, manifest.segment))
+        events.ARCHIVED_A_SEGMENT.log(
+            _log, segment=manifest.segment, messages=manifest.messages, files=len(manifest.files),
+            verified=manifest.verified)
+
+    def _rename_staged(self, manifest: Manifest, staged: Sequence[str]) -> None:
+        """Give files in staging the names that a manifest has for them, durably."""
         places = set()
         for source, file in zip(staged, manifest.files, strict=False):
             target = f"{self._archive}/{file.path}"
@@ -330,16 +429,11 @@ class ArchiveJob:
                 self._file_system.makedirs(place)
                 places.add(place)
                 day, name = place.rsplit("/", 2)[1:]
-                if self._rows is not None:
-                    self._rows.setdefault(name, []).append(day)
+                if self._rows is not None and day not in self._rows.setdefault(name, []):
+                    self._rows[name].append(day)
             self._file_system.rename(source, target)
         for place in sorted(places):
             self._file_system.sync_dir(place)
-        self._write(manifest)
-        self._remove_tree(staging_path(self._archive, manifest.segment))
-        events.ARCHIVED_A_SEGMENT.log(
-            _log, segment=manifest.segment, messages=manifest.messages, files=len(manifest.files),
-            verified=manifest.verified)
 
     def _write(self, manifest: Manifest) -> None:
         """Write a manifest with its link, and the link of the manifest after it."""
@@ -401,8 +495,27 @@ class ArchiveJob:
         if self._has(segment):
             self._there.remove(segment)
 
-    def _remove_unpublished(self, segment: int) -> None:
-        """Remove files of a segment without a manifest: an earlier attempt was interrupted."""
+    def _remove_replaced(self) -> None:
+        """Remove ranges whose segment has a manifest by now: an earlier job ended before it had done that."""
+        starts = list_manifests(self._file_system, self._archive, OPEN)
+        there = list_manifests(self._file_system, self._archive) if starts else []
+        for start in starts:
+            place = bisect_right(there, start) - 1
+            sealed = self._readable(there[place]) if place >= 0 else None
+            if sealed is not None and start < sealed.until:
+                self._remove_ranges(sealed.segment, sealed.until)
+
+    def _remove_ranges(self, segment: int, until: int) -> None:
+        """Remove the ranges of a segment; files before manifests, by which a later job finds what a kill has left."""
+        starts = [
+            one for one in list_manifests(self._file_system, self._archive, OPEN) if segment <= one < until]
+        if starts:
+            self._remove_files(segment, lambda name: name.startswith(OPEN_FILE))
+        for start in starts:
+            self._file_system.remove(manifest_path(self._archive, start, OPEN))
+
+    def _remove_files(self, segment: int, chosen: Callable[[str], bool]) -> None:
+        """Remove files of a segment that no manifest names, such as those of an attempt that was interrupted."""
         rows = f"{self._archive}/{ROWS}"
         if self._rows is None:
             self._rows = {}
@@ -411,7 +524,15 @@ class ArchiveJob:
                     self._rows.setdefault(name, []).append(day)
         for name in segment_names(segment):
             for day in self._rows.pop(name, ()):
-                self._remove_tree(f"{rows}/{day}/{name}")
+                place = f"{rows}/{day}/{name}"
+                kept = [one for one in self._file_system.list(place) if not chosen(one)]
+                for one in self._file_system.list(place):
+                    if one not in kept:
+                        self._file_system.remove(f"{place}/{one}")
+                if kept:
+                    self._rows.setdefault(name, []).append(day)
+                else:
+                    self._file_system.rmdir(place)
 
     def _move_days(self) -> None:
         """Move the days of an older archive below ``rows``; after a kill the next job moves the rest.

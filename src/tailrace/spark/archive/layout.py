@@ -1,7 +1,9 @@
 """Paths of an archive, and the columns of its Parquet files.
 
     rows/dt=YYYY-MM-DD/segment=p<20 digits>/part-NNNNN.parquet   rows by UTC day of their store time
+    rows/dt=YYYY-MM-DD/segment=p<20 digits>/open-<20 digits>-NNNNN.parquet   of a segment that is still written
     _manifests/<20 digits>.json                             one per segment; only files that it names are read
+    _open/<20 digits>.json                                  one per range of the segment that is still written
     _staging/<20 digits>/<attempt>/                         files of attempts that are not published
     _lock                                                   held by the job that writes
 
@@ -27,9 +29,9 @@ from tailrace.formats.filenames import offset_to_file_name
 from tailrace.store.archive_manifest import ROWS
 
 __all__ = [
-    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "FIELD_ID", "LOCK", "MESSAGE", "RAW_COLUMNS", "RECORD",
-    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "WRITTEN_SCHEMA", "part_path", "segment_names",
-    "staging_path", "with_field_ids", "write_options",
+    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "FIELD_ID", "LOCK", "MESSAGE", "OPEN_FILE", "RAW_COLUMNS", "RECORD",
+    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "WRITTEN_SCHEMA", "open_prefix", "part_path",
+    "segment_names", "staging_path", "with_field_ids", "write_options",
 ]
 
 FIELD_ID: Final = b"PARQUET:field_id"
@@ -118,9 +120,18 @@ def segment_names(file_from_offset: int) -> tuple[str, str]:
     return f"segment=p{name}", f"segment={name}"
 
 
-def part_path(day: str, file_from_offset: int, number: int) -> str:
+OPEN_FILE: Final = "open-"
+"""How the names of files begin that have a range of a segment that is still written."""
+
+
+def open_prefix(start: int) -> str:
+    """Return how the names of the files of one range begin."""
+    return f"{OPEN_FILE}{offset_to_file_name(start)}-"
+
+
+def part_path(day: str, file_from_offset: int, number: int, prefix: str = "part-") -> str:
     """Return the path of a published file, below the archive."""
-    return f"{ROWS}/dt={day}/{segment_names(file_from_offset)[0]}/part-{number:05d}.parquet"
+    return f"{ROWS}/dt={day}/{segment_names(file_from_offset)[0]}/{prefix}{number:05d}.parquet"
 
 
 def write_options(rows: int) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from tailrace.spark.archive.layout import (
     ROW_GROUP,
     ROW_GROUP_BYTES,
     WRITTEN_SCHEMA,
+    open_prefix,
     part_path,
     staging_path,
     write_options,
@@ -58,7 +59,10 @@ _WRITE: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """A sealed segment to archive. Each queue in ``wanted`` has units for ``counts`` of its messages."""
+    """A sealed segment to archive, or a range of the one that is still written, which ends with a record.
+
+    Each queue in ``wanted`` has units for ``counts`` of its messages.
+    """
 
     store: str
     config: StoreConfig | None
@@ -73,6 +77,8 @@ class SegmentTask:
     published: Manifest | None = None
     """Its manifest, if the files exist and are only compared: with the segment at ``path``, or with the checksums
     of the manifest if ``path`` is empty."""
+    within: int | None = None
+    """For a range: where the segment begins that has it. ``segment`` and ``size`` are then those of the range."""
 
 
 @dataclass(slots=True)
@@ -94,13 +100,13 @@ class _Segment:
 
     def __init__(self, file: File, task: SegmentTask) -> None:
         self.path, self.file_from_offset, self.size = task.path, task.segment, task.size
-        self._file = file
+        self._file, self._begin = file, 0 if task.within is None else task.segment - task.within
 
     def read(self, at: int, n: int) -> bytes:
-        return self._file.pread(n, at)
+        return self._file.pread(min(n, self.size - at), self._begin + at)
 
     def read_into(self, room: memoryview, at: int) -> int:
-        return self._file.pread_into(room, at)
+        return self._file.pread_into(room[: self.size - at], self._begin + at)
 
 
 class FileSink(io.RawIOBase):
@@ -243,8 +249,10 @@ class _Writer:
                     writer.write_table(raw_table_of(piece))
                     sink.end_part()
             sha256 = sink.finish()
+        segment, within = self._task.segment, self._task.within
         self.files.append(ArchivedFile(
-            part_path(str(np.datetime64(day, "D")), self._task.segment, number), sink.size, sha256,
+            part_path(str(np.datetime64(day, "D")), segment, number) if within is None else
+            part_path(str(np.datetime64(day, "D")), within, number, open_prefix(segment)), sink.size, sha256,
             len(order) + (len(piece.raw) if raw else 0), piece.base, piece.base + len(piece.data),
             tuple(sink.parts)))
         self.staged.append(path)
