@@ -69,8 +69,18 @@ class Mark(NamedTuple):
 
     until: int
     segment: int
+    """-1 before the first segment."""
     sha256: str
     archived_at: int
+    open_until: int = 0
+    """Up to where the table also has ranges of the segment at ``until``, which is still written; 0 without one."""
+    open_rows: int = 0
+    """Number of rows of these ranges."""
+
+    @property
+    def reached(self) -> int:
+        """Position up to which the table has the rows of the broker."""
+        return max(self.until, self.open_until)
 
 
 @contextmanager

@@ -11,16 +11,16 @@ from typing import Any, Final
 
 import msgspec
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.expressions import And, GreaterThanOrEqual, LessThan
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.spark.lake.catalogue import LakeTable, Mark, catalogue_errors
-from tailrace.spark.lake.files import WrittenFile
+from tailrace.spark.lake.files import WrittenFile, segment_of
 
-__all__ = ["commit", "expire_snapshots"]
+__all__ = ["commit", "expire_snapshots", "files_of_ranges"]
 
 _TRIES: Final = 10
 _SNAPSHOTS_MAX: Final = 100
@@ -32,9 +32,9 @@ def commit(
 ) -> None:
     """Add files and set the mark in one commit. ``before`` is the mark for which the files were chosen.
 
-    ``replaced`` are segments [start, end) whose files in the table are exchanged for those in ``files``. If another
-    program has changed the table, the commit is tried again. Raises StoreError if the mark of the broker has changed,
-    and after ten tries.
+    ``replaced`` are segments [start, end) whose files in the table are exchanged for those in ``files``. Rows of ranges
+    of a segment (``Mark.open_until``) leave the table when ``mark`` has the segment. If another program has changed the
+    table, the commit is tried again. Raises StoreError if the mark of the broker has changed, and after ten tries.
     """
     for left in reversed(range(_TRIES)):
         if table.refresh() != before:
@@ -45,7 +45,7 @@ def commit(
         table.table.metadata.properties["commit.retry.num-retries"] = "0"
         try:
             with catalogue_errors(f"the commit to the table {table.name}"):
-                _commit(table, files, mark, replaced)
+                _commit(table, files, before, mark, replaced)
             return
         except StoreError as error:
             if not left or not isinstance(error.__cause__, CommitFailedException):
@@ -53,10 +53,17 @@ def commit(
 
 
 def _commit(
-    table: LakeTable, files: Sequence[WrittenFile], mark: Mark, replaced: Sequence[tuple[int, int]]
+    table: LakeTable, files: Sequence[WrittenFile], before: Mark | None, mark: Mark,
+    replaced: Sequence[tuple[int, int]],
 ) -> None:
     old = [one for start, end in replaced for one in _files_of(table, start, end)]
+    sealed = before is not None and before.open_until > 0 and mark.until > before.until
+    ranges = files_of_ranges(table, before.until) if before is not None and sealed else []
+    is_whole = before is None or not sealed or sum(one.record_count for one in ranges) == before.open_rows
+    old += ranges if is_whole else []
     with table.table.transaction() as transaction:
+        if before is not None and not is_whole:  # another program has put these rows into other files
+            transaction.delete(_of_broker(table, before.until))
         transaction.set_properties({table.mark_property: msgspec.json.encode(mark).decode()})
         snapshot = transaction.update_snapshot(snapshot_properties={
             "tailrace.broker": table.broker, "tailrace.until": str(mark.until)})
@@ -72,6 +79,16 @@ def _files_of(table: LakeTable, start: int, end: int) -> list[DataFile]:
     name = f"p{offset_to_file_name(start)}"
     rows = And(GreaterThanOrEqual("commitLogOffset", start), LessThan("commitLogOffset", end))
     return [one.file for one in table.table.scan(row_filter=rows).plan_files() if name in one.file.file_path]
+
+
+def _of_broker(table: LakeTable, start: int) -> And:
+    return And(EqualTo("broker", table.broker), GreaterThanOrEqual("commit_log_offset", start))
+
+
+def files_of_ranges(table: LakeTable, start: int) -> list[DataFile]:
+    """Return the files of ``messages`` that tasks have written for ranges of the broker's segment at ``start``."""
+    found = [one.file for one in table.table.scan(row_filter=_of_broker(table, start)).plan_files()]
+    return [one for one in found if (at := segment_of(one.file_path)) is not None and at >= start]
 
 
 def _data_file(table: LakeTable, file: WrittenFile) -> DataFile:

@@ -9,9 +9,10 @@ from typing import Any, Final
 import pyarrow.parquet as pq
 
 from tailrace.errors import CorruptionError
+from tailrace.formats.filenames import file_name_to_offset
 from tailrace.spark.lake.schemas import Ids, arrow_paths, check_ids, statistics_of
 
-__all__ = ["WrittenFile", "written_file"]
+__all__ = ["WrittenFile", "segment_of", "written_file"]
 
 _NUMBERS: Final = {"int": "<i", "long": "<q", "timestamptz": "<q"}
 
@@ -34,6 +35,12 @@ class WrittenFile:
     lower: dict[int, bytes] = field(default_factory=dict)
     upper: dict[int, bytes] = field(default_factory=dict)
     splits: tuple[int, ...] = ()
+
+
+def segment_of(path: str) -> int | None:
+    """Return the position of the segment or range in the name of a file that a task has written; None for another."""
+    name = path.rpartition("/")[2]
+    return file_name_to_offset(name[1:].partition("-")[0]) if name.startswith("p") else None
 
 
 def written_file(

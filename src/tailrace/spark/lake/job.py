@@ -4,6 +4,9 @@ The archive is the source, so a table can be created at any time, also after the
 the order of the log. A segment that is in the log and not in the archive yet holds back the segments after it; one that
 retention deleted before it was archived does not.
 
+The table ``messages`` also gets the ranges that the archive has of the segment that is still written. The commit that
+adds the sealed segment takes their rows out again.
+
 A kill at any step leaves whole segments in each table: rows and mark are one commit. Data files of commits that did not
 happen are removed by the next job for the same archive and table.
 """
@@ -20,12 +23,17 @@ from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import StoreError
-from tailrace.formats.filenames import file_name_to_offset
 from tailrace.spark.lake.catalogue import Lake, LakeTable, Mark
-from tailrace.spark.lake.commit import commit, expire_snapshots
-from tailrace.spark.lake.synced_io import local_path
-from tailrace.spark.lake.task import LakeResult, LakeTask, Target, run_task, write_data_files
-from tailrace.store.archive_manifest import Manifest, list_manifests, read_manifest
+from tailrace.spark.lake.commit import commit, expire_snapshots, files_of_ranges
+from tailrace.spark.lake.files import segment_of
+from tailrace.spark.lake.task import LakeResult, LakeTask, Target, run_task
+from tailrace.store.archive_manifest import (
+    OPEN,
+    Manifest,
+    list_manifests,
+    open_ranges,
+    read_manifest,
+)
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_paths import segment_files
 
@@ -34,6 +42,8 @@ __all__ = ["LakeJob", "LakeReport", "local_runner", "spark_runner"]
 Runner = Callable[[Sequence[LakeTask]], Iterable[LakeResult]]
 _GROUP: Final = 64
 """Largest number of segments in a commit."""
+_NOTHING: Final = Mark(0, -1, "", 0)
+"""The mark of a table without a row of the broker."""
 _GROUP_MS: Final = 60_000
 """A commit is made when its first segment has waited this long."""
 
@@ -43,6 +53,9 @@ class LakeReport:
     """What a step has added to the tables. ``waits`` says why later segments were not added."""
 
     segments: int = 0
+    ranges: int = 0
+    """Ranges of the segment that is still written. Their rows are in ``message_rows``, and once more when the segment
+    is sealed."""
     raw_rows: int = 0
     message_rows: int = 0
     commits: int = 0
@@ -60,8 +73,7 @@ class _Group:
 
 def local_runner(file_system: FileSystem) -> Runner:
     """Return a runner that runs tasks one after the other in this process."""
-    return lambda tasks: (
-        write_data_files(task, file_system, f"{number:016x}") for number, task in enumerate(tasks))
+    return lambda tasks: (run_task(task, file_system) for task in tasks)
 
 
 def spark_runner(spark: Any) -> Runner:
@@ -94,7 +106,7 @@ class LakeJob:
         for table in self._tables:
             mark = table.refresh()
             self._check_identity(table, mark)
-            self._remove_left_over(table, 0 if mark is None else mark.until)
+            self._remove_left_over(table, mark or _NOTHING)
 
     def step(self) -> LakeReport:
         """Add the segments that the archive has and the tables do not have. Return what was added.
@@ -124,6 +136,8 @@ class LakeJob:
                 self._commit(group, report)
                 group = _Group()
         self._commit(group, report)
+        if not report.waits:
+            self._add_ranges(report)
         return report
 
     # -- planning
@@ -171,7 +185,7 @@ class LakeJob:
 
     def _check_identity(self, table: LakeTable, mark: Mark | None) -> None:
         """Raise StoreError unless the archive has the segment that a mark names."""
-        if mark is None:
+        if mark is None or mark.segment < 0:
             return
         last = read_manifest(self._file_system, self._archive, mark.segment)
         if last is None or last.sha256 != mark.sha256:
@@ -203,6 +217,40 @@ class LakeJob:
         marks[0] = later
         report.commits += 1
 
+    def _add_ranges(self, report: LakeReport) -> None:
+        """Add the ranges of the segment that is still written to ``messages``."""
+        table = self._lake.messages
+        before = table.refresh() or _NOTHING
+        there = list_manifests(self._file_system, self._archive, OPEN)
+        begin = before.until if before.segment >= 0 else min(there, default=0)
+        found = open_ranges(self._file_system, self._archive, begin)
+        new = [one for one in found if one.segment >= before.reached]
+        if not new:
+            return
+        if before.open_until and new[0].segment != before.open_until:
+            report.waits = (f"the archive has other ranges of the segment {begin} than the table {table.name}, which "
+                            "gets the segment when it is sealed")
+            return
+        if not all(one.verified for one in new):
+            report.waits = f"a range of the segment {begin} is not verified"
+            return
+        targets = [self._target(one) for one in self._tables]
+        tasks = [replace(self._task(one, [None, None], targets), raw=None) for one in new]
+        results = [*self._run(tasks)]
+        for result in results:
+            if result.problem:
+                raise StoreError(f"the range at {result.segment} is not in the tables: {result.problem}")
+        files = [file for one in results for file in one.messages]
+        rows = sum(file.rows for file in files)
+        mark = before._replace(
+            open_until=new[-1].until, open_rows=before.open_rows + rows,
+            until=begin if before.segment < 0 else before.until)
+        commit(table, files, None if before is _NOTHING else before, mark)
+        expire_snapshots(table)
+        report.ranges += len(new)
+        report.message_rows += rows
+        report.commits += 1
+
     def _commit(self, group: _Group, report: LakeReport) -> None:
         if not group.manifests:
             return
@@ -229,14 +277,15 @@ class LakeJob:
         if self._progress is not None:
             self._progress(report)
 
-    def _remove_left_over(self, table: LakeTable, until: int) -> None:
+    def _remove_left_over(self, table: LakeTable, mark: Mark) -> None:
         """Remove files of attempts that were not committed: those of segments that the table does not have."""
+        named = {one.file_path for one in files_of_ranges(table, mark.until)} if mark.open_until else set()
         place = self._target(table).directory
         if not self._file_system.exists(place):
             return
         for name in self._file_system.list(place):
-            segment = file_name_to_offset(name.removeprefix("p").partition("-")[0])
-            if segment is not None and segment >= until and local_path(place) is not None:
+            segment = segment_of(name)
+            if segment is not None and segment >= mark.until and f"file://{place}/{name}" not in named:
                 self._file_system.remove(f"{place}/{name}")
 
 

@@ -60,7 +60,7 @@ MESSAGES_SCHEMA: Final = with_field_ids(pa.schema([
 outside of the years 1970 to 9999, which Python cannot show, is null."""
 _STATISTICS: Final = {
     "raw": ("topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp"),
-    "messages": ("broker", "topic", "queue_id", "queue_offset", "store_timestamp"),
+    "messages": ("broker", "topic", "queue_id", "queue_offset", "commit_log_offset", "store_timestamp"),
 }
 _REPEATED: Final = (
     "broker", "topic", "tags", "queue_id", "born_host", "store_host", "flag", "sys_flag", "reconsume_times",
@@ -139,7 +139,7 @@ def message_options(rows: int) -> dict[str, Any]:
     place = MESSAGES_SCHEMA.get_field_index
     return {
         "compression": "zstd", "compression_level": 1, "use_dictionary": list(_REPEATED),
-        "write_statistics": [*_STATISTICS["messages"], "commit_log_offset", "tags", "uniq_key", "born_timestamp",
+        "write_statistics": [*_STATISTICS["messages"], "tags", "uniq_key", "born_timestamp",
                              "deliver_at"],
         "write_page_index": True,
         "column_encoding": {**dict.fromkeys(_GROWING, "DELTA_BINARY_PACKED"), "uniq_key": "DELTA_BYTE_ARRAY"},

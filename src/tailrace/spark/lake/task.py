@@ -108,9 +108,9 @@ def write_data_files(task: LakeTask, file_system: FileSystem, attempt: str) -> L
     return result
 
 
-def run_task(task: LakeTask) -> LakeResult:
-    """Make the files of a segment in a Spark worker. The files of every attempt have their own names."""
-    return write_data_files(task, OsFileSystem(), f"{SystemEntropy().u64():016x}")
+def run_task(task: LakeTask, file_system: FileSystem | None = None) -> LakeResult:
+    """Make the files of a segment, in a Spark worker for example. The files of every attempt have their own names."""
+    return write_data_files(task, file_system or OsFileSystem(), f"{SystemEntropy().u64():016x}")
 
 
 def _raw_files(task: LakeTask, target: Target, file_system: FileSystem, attempt: str) -> list[WrittenFile]:
