@@ -399,6 +399,10 @@ ARCHIVE_LAG: Final = _gauge(
     "tailrace_archive_lag_bytes",
     "Bytes of full CommitLog files that are not in the archive (archiveDirectory), as the last pass of retention "
     "saw it; 0 without an archive.", unit="bytes", source="archiveLagBytes")
+ARCHIVE_AGE: Final = _gauge(
+    "tailrace_archive_lag_seconds",
+    "Age of the oldest message that is not in the archive (archiveDirectory), of the last file as well; 0 without one.",
+    unit="seconds", source="archiveLagSeconds")
 REPLICAS_IN_SYNC: Final = _gauge(
     "tailrace_slaves_in_sync", "Slaves in sync.", source="broker.replicas.in_sync")
 REPLICA_BEHIND: Final = _gauge(

@@ -31,6 +31,7 @@ from tailrace.store.archive_manifest import (
     HEAD_BYTES,
     Manifest,
     archived_path,
+    open_ranges,
     read_manifest,
     wrong_file,
 )
@@ -87,6 +88,19 @@ class ArchivePins:
     def lag_bytes(self) -> int:
         """Return the bytes of files that were not archived when they were looked at last."""
         return sum(file.size for file in self._segments() if file.file_from_offset not in self._archived)
+
+    def archived_until(self, start: int) -> int:
+        """Return the position up to which the archive has the log from ``start`` onwards.
+
+        Full files count as they were looked at last, and ranges of the file after them as their manifests are now.
+        """
+        for file in self._segments():
+            if file.file_from_offset == start and start in self._archived:
+                start += file.size
+        try:
+            return max((one.until for one in open_ranges(self._file_system, self._directory, start)), default=start)
+        except (OSError, CorruptionError):
+            return start
 
     def __call__(self) -> Iterator[Pin]:
         """Yield a pin at the first file that is not archived, or nothing.

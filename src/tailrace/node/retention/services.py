@@ -46,6 +46,7 @@ class Retention:
         """``timers`` are those of the wheel, if there is one. They and messages of ``levels`` are pinned, and written
         again if their file must be deleted."""
         config, log, root = store.config, store.commit_log, store.root
+        self._clock = clock
         self._config = config
         self._store = store
         self._file_system = file_system
@@ -142,10 +143,20 @@ class Retention:
             "diskUsedPercent": {usage.path: usage.percent for usage in usages},
             "diskLimitsPercent": self.disk.limits_percent(),
             "diskFull": self.disk.verdict.full,
-            **({} if self._archive_pins is None else {"archiveLagBytes": self._archive_pins.lag_bytes()}),
+            **({} if self._archive_pins is None else {
+                "archiveLagBytes": self._archive_pins.lag_bytes(),
+                "archiveLagSeconds": self._archive_lag_ms() / 1_000}),
             "deletedQueueFiles": self.clean_consume_queue.deleted_queue_files,
             "deletedIndexFiles": self.clean_consume_queue.deleted_index_files,
         }
+
+    def _archive_lag_ms(self) -> int:
+        """Return how long ago the oldest message was stored that the archive does not have; 0 without one."""
+        assert self._archive_pins is not None
+        log = self._store.commit_log.queue
+        at = self._archive_pins.archived_until(max(log.min_offset, 0))
+        stored = self._store_timestamp(at) if at < self._store.commit_log.max_offset else -1
+        return max(self._clock.now_ms() - stored, 0) if stored >= 0 else 0
 
     def store_bytes(self) -> int:
         """Return the bytes that log, index and queue units take, as maxStoreBytes counts them."""
