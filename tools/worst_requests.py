@@ -431,7 +431,7 @@ def prepare(directory, size):
             *(TopicConfig(topic_name=f"topic{i:05}") for i in range(size))])
         store.topics.update(TopicConfig(topic_name="lite", attributes={"message.type": "LITE"}))
         store.put(Message(topic=WIDE, body=bytes(4_000_000), keys=["k"]))
-        for number in range(min(1000, size)):  # in a queue that `fewer_queues` takes away
+        for number in range(min(1000, size)):  # in a queue that `fewer_queues` removes
             store.put(Message(topic=f"topic{(2_000 + number) % size:05}", body=b"x"), queue_id=3)
         for queue in range(min(64, size)):
             store.put_many([Message(topic=WIDE, body=b"x" * 100, keys=["k"]) for _ in range(300)],

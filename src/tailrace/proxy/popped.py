@@ -117,7 +117,7 @@ class PoppedMessages:
 
 
 async def settled(sync: Sync | None) -> None:
-    """Wait until an acknowledgement or a change is durable; None is. Raises GrpcError."""
+    """Wait until an acknowledgement or a change is durable; without a sync it is. Raises GrpcError."""
     if sync is not None and (status := await sync) is not PutMessageStatus.PUT_OK:
         raise of_refusal(not_durable(status))
 

@@ -188,7 +188,7 @@ class AdminTopicsProcessor:
         return self._broker.changes.apply(channel, request, [change], changed)
 
     def _left_over(self, fewer: dict[str, int], channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the answer for topics that have so many queues to read now; it notes messages in their other queues.
+        """Return the answer for topics with these numbers of queues to read; it notes messages in their other queues.
         """
         found = self._broker.store.left_over_queues(fewer)
         waiting = not_consumed(self._broker.offsets, found)
