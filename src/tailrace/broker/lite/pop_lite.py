@@ -18,16 +18,17 @@ from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
 from tailrace.broker.pop.fields import receipt_of
-from tailrace.broker.pop.offsets import WRONG_OFFSET, pop_offset
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
+    WRONG_OFFSET,
     Cold,
     Round,
     arrived_ms,
     check_in_time,
     check_numbers,
-    left_ms,
+    pop_offset,
     read_cold,
+    wait,
 )
 from tailrace.errors import RefusalError, StoreError
 from tailrace.filters.message_filters import EVERYTHING
@@ -107,12 +108,10 @@ class PopLiteMessageProcessor:
         """Answer whether a client has messages of Lite topics, or wait for one: request 200054 of a Lite consumer."""
         header = request.read(NotificationRequestHeader)
         self._check(channel, request, header)
-        found, result = self._dispatcher.has_events(header.client_id), PollResult.TIMEOUT
-        if not found and header.poll_time > 0:
-            result = self.notifications.poll(
-                Waiter(Reply(channel, request), (header.client_id, header.consumer_group), EVERYTHING),
-                left_ms(self._broker, arrived_ms(self._broker, request), header.poll_time),
-                lambda: self._dispatcher.has_events(header.client_id))
+        found, key = self._dispatcher.has_events(header.client_id), (header.client_id, header.consumer_group)
+        result = PollResult.TIMEOUT if found else wait(
+            self._broker, self.notifications, Waiter(Reply(channel, request), key, EVERYTHING),
+            arrived_ms(self._broker, request), header.poll_time, lambda: self._dispatcher.has_events(header.client_id))
         if result is PollResult.WAITS:
             return None
         return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
@@ -229,11 +228,11 @@ class PopLiteMessageProcessor:
 
     def _empty(self, channel: Channel, request: RemotingCommand, made: _Round) -> RemotingCommand | None:
         """Hold a pop, or answer that there is no message."""
-        pop, result = made.pop, PollResult.TIMEOUT
-        if pop.poll_time > 0:
-            result = self.polling.poll(
-                Waiter(Reply(channel, request), (pop.client_id, pop.consumer_group), EVERYTHING),
-                left_ms(self._broker, pop.born_time, pop.poll_time), lambda: self._dispatcher.has_events(pop.client_id))
+        pop = made.pop
+        result = wait(
+            self._broker, self.polling,
+            Waiter(Reply(channel, request), (pop.client_id, pop.consumer_group), EVERYTHING),
+            pop.born_time, pop.poll_time, lambda: self._dispatcher.has_events(pop.client_id))
         if result is PollResult.WAITS:
             return None
         code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT

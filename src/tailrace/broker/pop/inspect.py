@@ -10,12 +10,19 @@ from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.waiters import PollResult, Waiter
 from tailrace.broker.pop.fields import check_names, check_poppable, filter_of
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
-from tailrace.broker.pop.requests import MAX_BYTES, READ_BYTES, arrived_ms, left_ms, retry_topics
+from tailrace.broker.pop.requests import (
+    MAX_BYTES,
+    READ_BYTES,
+    arrivals_of,
+    arrived_ms,
+    retry_topics,
+    wait,
+)
 from tailrace.errors import RefusalError
 from tailrace.filters.message_filters import EVERYTHING, MessageFilter
 from tailrace.filters.retry_owner import own_messages, refuse_shared
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
-from tailrace.formats.pop import POP_MAX, pop_retry_topics
+from tailrace.formats.pop import POP_MAX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     NotificationRequestHeader,
@@ -28,6 +35,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.config_changes import creates_missing
 from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["PopInspectProcessor"]
@@ -47,6 +55,7 @@ class PopInspectProcessor:
         self, broker: BrokerContext, order: ConsumerOrderInfoManager, pops: PopLongPollingService
     ) -> None:
         self._broker = broker
+        self.changes = broker.changes
         self._store = broker.store
         self._order = order
         self._pops = pops
@@ -61,18 +70,6 @@ class PopInspectProcessor:
         server.register(self.notification, RequestCode.NOTIFICATION)
         server.register(self.polling_info, RequestCode.POLLING_INFO)
         server.register(self.peek, RequestCode.PEEK_MESSAGE)
-
-    def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Answer whether a group has messages, or wait for one: request 200054."""
-        return self._broker.changes.serve(channel, request, self._notification)
-
-    def polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Answer how many pops wait: request 200055."""
-        return self._broker.changes.serve(channel, request, self._polling_info)
-
-    def peek(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Return messages that a pop would return, without popping them: request 200052."""
-        return self._broker.changes.serve(channel, request, self._peek)
 
     def _named(
         self, channel: Channel, request: RemotingCommand,
@@ -99,14 +96,16 @@ class PopInspectProcessor:
         offset = self._broker.offsets.query(group, topic, queue_id)
         return self._store.queue_of(topic, queue_id).min if offset < 0 else offset
 
-    def _notification(self, channel: Channel, request: RemotingCommand) -> Answer:
+    @creates_missing
+    def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Answer whether a group has messages, or wait for one: request 200054."""
         header = request.read(NotificationRequestHeader)
         if header.is_lite_consumer and self.lite is not None:
             return self.lite(channel, request)
         group, topic, queue_id = self._named(channel, request, header)
         wanted = self._filter(header)
         born_ms = arrived_ms(self._broker, request)
-        found, arrivals = False, self._arrivals(group, topic)
+        found, arrivals = False, arrivals_of(self._broker, topic, group)
 
         def look() -> Iterator[None]:
             nonlocal found
@@ -120,15 +119,12 @@ class PopInspectProcessor:
                 yield
 
         def answer() -> Answer:
-            full = False
-            if not found and header.poll_time > 0:
-                result = self.polling.poll(
-                    Waiter(Reply(channel, request), (topic, group, queue_id), wanted),
-                    left_ms(self._broker, born_ms, header.poll_time), lambda: self._arrivals(group, topic) != arrivals)
-                if result is PollResult.WAITS:
-                    return None
-                full = result is PollResult.FULL
-            return request.answer(ext=NotificationResponseHeader(found, full))
+            result = PollResult.TIMEOUT if found else wait(
+                self._broker, self.polling, Waiter(Reply(channel, request), (topic, group, queue_id), wanted), born_ms,
+                header.poll_time, lambda: arrivals_of(self._broker, topic, group) != arrivals)
+            if result is PollResult.WAITS:
+                return None
+            return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
 
         return in_turns(self._broker.loop, channel, request, look(), answer)
 
@@ -152,18 +148,15 @@ class PopInspectProcessor:
             *key, offset, 1, max_bytes=1, codes=wanted.codes, property_filter=wanted.properties, only_cached=True)
         return result.is_cold or result.status is not GetMessageStatus.NO_MATCHED_MESSAGE
 
-    def _arrivals(self, group: str, topic: str) -> int:
-        """Return how many messages have arrived since the start on the topics of a notification."""
-        topics = topic, *pop_retry_topics(topic, group)
-        return sum(map(self._broker.traffic.arrivals, topics))
+    @creates_missing
+    def polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Answer how many pops wait: request 200055."""
+        group, topic, queue_id = self._named(channel, request, request.read(PollingInfoRequestHeader))
+        return request.answer(ext=PollingInfoResponseHeader(self._pops.polling_num((topic, group, queue_id))))
 
-    def _polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
-        group, topic, queue_id = self._named(
-            channel, request, request.read(PollingInfoRequestHeader))
-        return request.answer(
-            ext=PollingInfoResponseHeader(self._pops.polling_num((topic, group, queue_id))))
-
-    def _peek(self, channel: Channel, request: RemotingCommand) -> Answer:
+    @creates_missing
+    def peek(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Return messages that a pop would return, without popping them: request 200052."""
         header = request.read(PeekMessageRequestHeader)
         self._named(channel, request, header)
         if not 1 <= header.max_msg_nums <= POP_MAX:

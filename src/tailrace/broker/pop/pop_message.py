@@ -18,18 +18,20 @@ from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.messages.waiters import PollResult, Waiter
 from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
-from tailrace.broker.pop.offsets import WRONG_OFFSET, pop_offset
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
 from tailrace.broker.pop.records import under_topic
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
+    WRONG_OFFSET,
     Cold,
     Round,
+    arrivals_of,
     check_in_time,
     check_numbers,
-    left_ms,
+    pop_offset,
     read_cold,
     retry_topics,
+    wait,
 )
 from tailrace.errors import RefusalError, StoreError
 from tailrace.filters.message_filters import EVERYTHING, MessageFilter
@@ -41,7 +43,6 @@ from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
     ExtraInfo,
     PopCheckPoint,
-    pop_retry_topics,
 )
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
@@ -126,7 +127,8 @@ class PopMessageProcessor:
             self._number += 1
             revive_queue_id = self._number % self._broker.config.revive_queue_num
         made = _Round(
-            pop, now, cold, wanted=wanted, revive_queue_id=revive_queue_id, arrivals=self._arrivals(pop))
+            pop, now, cold, wanted=wanted, revive_queue_id=revive_queue_id,
+            arrivals=arrivals_of(self._broker, pop.topic, pop.consumer_group))
         return in_turns(
             self._broker.loop, channel, request, self._look(made), partial(self._answer, channel, request, made))
 
@@ -351,18 +353,11 @@ class PopMessageProcessor:
 
     def _empty(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
         """Hold a pop, or answer that there is no message."""
-        pop, result = made.pop, PollResult.TIMEOUT
-        if pop.poll_time > 0:
-            result = self.polling.poll(
-                Waiter(Reply(channel, request), (pop.topic, pop.consumer_group, pop.queue_id), made.wanted),
-                left_ms(self._broker, pop.born_time, pop.poll_time),
-                lambda: made.rest > 0 or self._arrivals(pop) != made.arrivals)
+        pop, key = made.pop, (made.pop.topic, made.pop.consumer_group, made.pop.queue_id)
+        result = wait(
+            self._broker, self.polling, Waiter(Reply(channel, request), key, made.wanted), pop.born_time, pop.poll_time,
+            lambda: made.rest > 0 or arrivals_of(self._broker, pop.topic, pop.consumer_group) != made.arrivals)
         if result is PollResult.WAITS:
             return None
         code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
         return request.answer(code, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, self._header(made))
-
-    def _arrivals(self, pop: PopMessageRequestHeader) -> int:
-        """Return how many messages have arrived since the start on the topics of a pop."""
-        topics = [pop.topic] if pop.order else [pop.topic, *pop_retry_topics(pop.topic, pop.consumer_group)]
-        return sum(map(self._broker.traffic.arrivals, topics))

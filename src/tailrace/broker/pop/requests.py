@@ -1,4 +1,4 @@
-"""What pops of topics and of Lite topics have in common: checks of the request, and reads from the disk."""
+"""What pops of topics and of Lite topics have in common: checks of the request, where to begin, reads from the disk."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
 from tailrace.errors import RefusalError
 from tailrace.filters.message_filters import MessageFilter
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
@@ -16,14 +17,15 @@ from tailrace.formats.requests.message_headers import (
     PopLiteMessageRequestHeader,
     PopMessageRequestHeader,
 )
-from tailrace.model import GetMessageResult
+from tailrace.model import GetMessageResult, GetMessageStatus
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel
 from tailrace.requests.reply import Answer, Reply
 
 __all__ = [
-    "MAX_BYTES", "READ_BYTES", "Cold", "Round", "arrived_ms", "check_in_time", "check_numbers", "left_ms",
-    "read_cold", "retry_topics",
+    "MAX_BYTES", "READ_BYTES", "WRONG_OFFSET", "Cold", "Round", "arrivals_of", "arrived_ms", "check_in_time",
+    "check_numbers", "pop_offset", "read_cold", "retry_topics", "wait",
 ]
 
 EARLY_MS: Final = 50
@@ -33,6 +35,9 @@ LATE_MS: Final = 500
 MAX_BYTES: Final = 4 << 20
 """Bytes of one answer, because the event loop reads it. The last read may go past this limit."""
 READ_BYTES: Final = 256 * 1024
+WRONG_OFFSET: Final = frozenset({
+    GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_FOUND_NULL})
+"""Results of a read at an offset where a queue has no message and never will have one."""
 _Pop = PopMessageRequestHeader | PopLiteMessageRequestHeader
 _Header = TypeVar("_Header", PopMessageRequestHeader, PopLiteMessageRequestHeader)
 
@@ -101,9 +106,14 @@ def arrived_ms(broker: BrokerContext, request: RemotingCommand) -> int:
     return found
 
 
-def left_ms(broker: BrokerContext, arrived: int, poll_time: int) -> int:
-    """Return how long a request that arrived at a time, in ms, may wait from now on."""
-    return arrived + poll_time - EARLY_MS - broker.clock.now_ms()
+def wait(
+    broker: BrokerContext, polling: LongPolling[Waiter], waiter: Waiter, arrived: int, poll_time: int,
+    has_grown: Callable[[], bool],
+) -> PollResult:
+    """Have a request that arrived at a time, in ms, wait for the rest of its ``poll_time``; see `LongPolling.poll`."""
+    if poll_time <= 0:
+        return PollResult.TIMEOUT
+    return polling.poll(waiter, arrived + poll_time - EARLY_MS - broker.clock.now_ms(), has_grown)
 
 
 def retry_topics(broker: BrokerContext, topic: str, group: str, draw: int = 0) -> list[str]:
@@ -119,6 +129,11 @@ def retry_topics(broker: BrokerContext, topic: str, group: str, draw: int = 0) -
     elif broker.topics.select(second) is None:
         return [first]
     return [second, first] if draw % 2 else [first, second]
+
+
+def arrivals_of(broker: BrokerContext, topic: str, group: str) -> int:
+    """Return how many messages have arrived since the start on a topic and on the retry topics of a group."""
+    return sum(map(broker.traffic.arrivals, (topic, *pop_retry_topics(topic, group))))
 
 
 def check_in_time(broker: BrokerContext, pop: _Pop) -> int:
@@ -138,3 +153,35 @@ def read_cold(
     broker.cold_reads.submit(
         Reply(channel, request), cold.read,
         lambda result: run_again(channel, request, cold._replace(result=result)), request.ext["consumerGroup"])
+
+
+def pop_offset(
+    broker: BrokerContext, order: ConsumerOrderInfoManager, topic: str, group: str, queue_id: int, *, from_end: bool
+) -> int:
+    """Return the offset at which a pop begins: after a reset the new one, for a new group the first one."""
+    offsets = broker.offsets
+    offset = offsets.take_reset(group, topic, queue_id)
+    if offset is not None:
+        order.clear(topic, group, queue_id)
+        broker.pop_metrics.reset(topic, group, queue_id)
+    elif (offset := offsets.query(group, topic, queue_id)) >= 0:
+        return offset
+    else:
+        offset = _init_offset(broker, topic, queue_id, from_end=from_end)
+    offsets.commit(group, topic, queue_id, offset)
+    return offset
+
+
+def _init_offset(broker: BrokerContext, topic: str, queue_id: int, *, from_end: bool) -> int:
+    """Return the first offset of a group: the start of the queue, or with ``from_end`` its last message.
+
+    With initPopOffsetByCheckMsgInMem a queue whose first message is in memory is read from its start.
+    """
+    store = broker.store
+    low = store.queue_of(topic, queue_id).min
+    if not from_end or (
+        low == store.queue_of(topic, queue_id).begin_of_life and broker.config.init_pop_offset_by_check_msg_in_mem
+        and not store.get_message(topic, queue_id, low, 1, only_cached=True).is_cold
+    ):
+        return low
+    return max(low, store.queue_of(topic, queue_id).max - 1)
