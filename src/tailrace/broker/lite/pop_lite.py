@@ -110,7 +110,7 @@ class PopLiteMessageProcessor:
         self._check(channel, request, header)
         found, key = self._dispatcher.has_events(header.client_id), (header.client_id, header.consumer_group)
         result = PollResult.TIMEOUT if found else wait(
-            self._broker, self.notifications, Waiter(Reply(channel, request), key, EVERYTHING),
+            self._broker, self.notifications, lambda: Waiter(Reply(channel, request), key, EVERYTHING),
             arrived_ms(self._broker, request), header.poll_time, lambda: self._dispatcher.has_events(header.client_id))
         if result is PollResult.WAITS:
             return None
@@ -231,7 +231,7 @@ class PopLiteMessageProcessor:
         pop = made.pop
         result = wait(
             self._broker, self.polling,
-            Waiter(Reply(channel, request), (pop.client_id, pop.consumer_group), EVERYTHING),
+            lambda: Waiter(Reply(channel, request), (pop.client_id, pop.consumer_group), EVERYTHING),
             pop.born_time, pop.poll_time, lambda: self._dispatcher.has_events(pop.client_id))
         if result is PollResult.WAITS:
             return None

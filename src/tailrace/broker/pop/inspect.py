@@ -120,8 +120,8 @@ class PopInspectProcessor:
 
         def answer() -> Answer:
             result = PollResult.TIMEOUT if found else wait(
-                self._broker, self.polling, Waiter(Reply(channel, request), (topic, group, queue_id), wanted), born_ms,
-                header.poll_time, lambda: arrivals_of(self._broker, topic, group) != arrivals)
+                self._broker, self.polling, lambda: Waiter(Reply(channel, request), (topic, group, queue_id), wanted),
+                born_ms, header.poll_time, lambda: arrivals_of(self._broker, topic, group) != arrivals)
             if result is PollResult.WAITS:
                 return None
             return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))

@@ -347,15 +347,14 @@ class PopMessageProcessor:
             self.polling.notify((pop.topic, pop.consumer_group, pop.queue_id))
         answer = request.answer(
             ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, self._header(made), b"".join(made.parts))
-        if not made.until:
-            return answer
         return when_durable(self._durable, channel, request, answer, made.until)
 
     def _empty(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
         """Hold a pop, or answer that there is no message."""
         pop, key = made.pop, (made.pop.topic, made.pop.consumer_group, made.pop.queue_id)
         result = wait(
-            self._broker, self.polling, Waiter(Reply(channel, request), key, made.wanted), pop.born_time, pop.poll_time,
+            self._broker, self.polling, lambda: Waiter(Reply(channel, request), key, made.wanted), pop.born_time,
+            pop.poll_time,
             lambda: made.rest > 0 or arrivals_of(self._broker, pop.topic, pop.consumer_group) != made.arrivals)
         if result is PollResult.WAITS:
             return None

@@ -107,13 +107,13 @@ def arrived_ms(broker: BrokerContext, request: RemotingCommand) -> int:
 
 
 def wait(
-    broker: BrokerContext, polling: LongPolling[Waiter], waiter: Waiter, arrived: int, poll_time: int,
+    broker: BrokerContext, polling: LongPolling[Waiter], waiter: Callable[[], Waiter], arrived: int, poll_time: int,
     has_grown: Callable[[], bool],
 ) -> PollResult:
     """Have a request that arrived at a time, in ms, wait for the rest of its ``poll_time``; see `LongPolling.poll`."""
     if poll_time <= 0:
         return PollResult.TIMEOUT
-    return polling.poll(waiter, arrived + poll_time - EARLY_MS - broker.clock.now_ms(), has_grown)
+    return polling.poll(waiter(), arrived + poll_time - EARLY_MS - broker.clock.now_ms(), has_grown)
 
 
 def retry_topics(broker: BrokerContext, topic: str, group: str, draw: int = 0) -> list[str]:
