@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, final
 
@@ -114,7 +115,7 @@ class EndTransactionProcessor:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
         half = self._service.in_memory(header.tran_state_table_offset, header.commit_log_offset)
         if half is not None:
-            return self._end_in_memory(channel, request, header, half)
+            return self._end(channel, request, header, half)
         if (
             self._service.queue.state(header.tran_state_table_offset) == FRESH
             and self._service.is_recent(header.commit_log_offset)
@@ -190,53 +191,39 @@ class EndTransactionProcessor:
                 return refusal
         return error
 
-    def _require(self, channel: Channel, request: RemotingCommand, topic: str) -> None:
-        """Raise RefusalError unless the user may send to the topic of a half message."""
+    def _end(
+        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, found: Found | FreshHalf,
+    ) -> Answer:
+        """End a half message that was found in the log, or one in memory, whose record need not be read."""
+        offset, commit = header.tran_state_table_offset, header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
+        end: Callable[[], PutMessageResult | None]
+        reason = ""
+        if isinstance(found, FreshHalf):
+            topic, group, immunity, stored_ms = found.committed.topic, found.group, found.immunity, found.stored_ms
+            end = partial(self._service.end_in_memory, offset, found, commit=commit)
+        else:
+            end = partial(self._service.end, found, commit=commit)
+            half, properties = found.half, found.half.properties
+            topic, group = properties[N.REAL_TOPIC], properties[N.PGROUP]
+            immunity = properties.get(N.CHECK_IMMUNITY_TIME_IN_SECONDS)
+            stored_ms = self._broker.store.wall_time_of(half)
+            if half.queue_offset != offset:
+                reason = "The transaction state table offset wrong"
+            elif half.phy_offset != header.commit_log_offset:
+                reason = "The commit log offset wrong"
         if (control := self._broker.control) is not None:
             control.require_record(channel, request, topic_access(topic, Action.PUB))
-
-    def _end(
-        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, found: Found
-    ) -> Answer:
-        half = found.half
-        self._require(channel, request, half.properties[N.REAL_TOPIC])
-        reason = ""
-        if half.queue_offset != header.tran_state_table_offset:
-            reason = "The transaction state table offset wrong"
-        elif half.phy_offset != header.commit_log_offset:
-            reason = "The commit log offset wrong"
-        self._check(
-            header, half.properties[N.PGROUP], half.properties.get(N.CHECK_IMMUNITY_TIME_IN_SECONDS),
-            self._broker.store.wall_time_of(half), reason)
-        result = self._service.end(found, commit=header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT)
-        return self._answer(channel, request, header, half.properties[N.REAL_TOPIC], result)
-
-    def _end_in_memory(
-        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, half: FreshHalf
-    ) -> Answer:
-        """End a half message that is kept in memory, so that its record need not be read."""
-        self._require(channel, request, half.committed.topic)
-        self._check(header, half.group, half.immunity, half.stored_ms)
-        result = self._service.end_in_memory(
-            header.tran_state_table_offset, half,
-            commit=header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT)
-        return self._answer(channel, request, header, half.committed.topic, result)
-
-    def _answer(
-        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, topic: str,
-        result: PutMessageResult | None,
-    ) -> Answer:
-        """Return the answer; None if it comes later. ``result`` is that of the put, None if nothing was put."""
+        self._check(header, group, immunity, stored_ms, reason)
+        result = end()
         if result is None:  # an earlier request may have committed, and its message may not be durable yet
-            commit = header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
             until = self._broker.store.max_phy_offset if commit else 0
-            return when_durable(self._durable, channel, request, request.answer(), until)
-        if not result.status.appended:
+        elif result.status.appended:
+            until = result.until
+        else:
             remark = result.remark or REMARKS.get(result.status, result.status.name)
-            events.HALF_MESSAGE_NOT_COMMITTED.log(
-                _log, topic=topic, queue_offset=header.tran_state_table_offset, reason=remark)
+            events.HALF_MESSAGE_NOT_COMMITTED.log(_log, topic=topic, queue_offset=offset, reason=remark)
             return request.answer(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
-        return when_durable(self._durable, channel, request, request.answer(), result.until)
+        return when_durable(self._durable, channel, request, request.answer(), until)
 
     def _check(
         self, header: EndTransactionRequestHeader, group: str, immunity_text: str | None, stored_ms: int,
