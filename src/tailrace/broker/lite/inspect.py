@@ -10,7 +10,7 @@ from tailrace.broker.consumers.consumer_checks import no_group
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of, lite_queues
-from tailrace.broker.lite.registry import LiteSubscriptionRegistry, shards
+from tailrace.broker.lite.registry import LiteSubscriptionRegistry, is_mine, shards
 from tailrace.broker.messages.records import require
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
@@ -112,7 +112,7 @@ class LiteManagerProcessor:
             stored_ms = self._store.queue_of(queue, LMQ_QUEUE_ID).store_timestamp(end - 1)
         return request.answer(body=fastjson.dumps({
             "liteTopic": header.lite_topic, "parentTopic": parent,
-            "shardingToBroker": shards(self._broker, parent)(queue) == self._broker.config.broker_name,
+            "shardingToBroker": is_mine(self._broker.config.broker_name, shards(self._broker, parent), queue),
             "subscriber": self._subscribers(queue),
             "topicOffset": {"lastUpdateTimestamp": stored_ms, "maxOffset": end, "minOffset": start}}))
 

@@ -22,7 +22,7 @@ from tailrace.logs import get_logger
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import Channel
 
-__all__ = ["ClientGroup", "LiteSubscription", "LiteSubscriptionRegistry", "shards"]
+__all__ = ["ClientGroup", "LiteSubscription", "LiteSubscriptionRegistry", "is_mine", "shards"]
 
 _log = get_logger(__name__)
 PERM_WRITE: Final = 2
@@ -212,8 +212,10 @@ class LiteSubscriptionRegistry:
 
     def _mine(self, topic: str, queues: Iterable[str]) -> list[str]:
         """Return the Lite topics of this broker: by their names, or because they have messages here."""
-        own, shard = self._broker.config.broker_name, shards(self._broker, topic)
-        return [queue for queue in queues if shard(queue) == own or end_of(self._broker.store, queue) > 0]
+        own, brokers = self._broker.config.broker_name, shards(self._broker, topic)
+        if set(brokers) <= {own}:
+            return list(queues)
+        return [queue for queue in queues if is_mine(own, brokers, queue) or end_of(self._broker.store, queue) > 0]
 
     def _check_room(self, client_id: str, queues: Iterable[str]) -> None:
         mine = self._clients.get(client_id)
@@ -303,18 +305,15 @@ class LiteSubscriptionRegistry:
         self._order.clear(queue, member.group, LMQ_QUEUE_ID)
 
 
-def shards(broker: BrokerContext, topic: str) -> Callable[[str], str]:
-    """Return the function that names the broker to which producers send messages of a Lite topic (LiteShardingImpl).
-
-    It takes the queue of a Lite topic of ``topic``, whose route is looked up once.
-    """
-    own, route = broker.config.broker_name, broker.route(topic)
-    brokers = [
+def shards(broker: BrokerContext, topic: str) -> list[str]:
+    """Return the brokers among which producers share out the Lite topics of a topic: a name for each of its queues."""
+    route = broker.route(topic)
+    return [
         data["brokerName"] for data in sorted((route or {}).get("queueDatas", ()), key=lambda data: data["brokerName"])
         if data["perm"] & PERM_WRITE for _ in range(data.get("writeQueueNums", 0))]
 
-    def shard(queue: str) -> str:
-        name = lite_topic_of(queue)
-        return brokers[consistent_hash(java_string_hash(name), len(brokers))] if brokers and name else own
 
-    return shard
+def is_mine(own: str, brokers: list[str], queue: str) -> bool:
+    """Return whether producers send the messages of a Lite topic to the broker ``own`` (LiteShardingImpl)."""
+    name = lite_topic_of(queue)
+    return not (brokers and name) or brokers[consistent_hash(java_string_hash(name), len(brokers))] == own
