@@ -77,6 +77,7 @@ SINGLE_TASKS = {
     "client/push_consumer.py": {"consuming.work()": "each message is caught"},
     "tailrace_faststream/subscriber.py": {"self.consume(incoming)": "one message"},
     "ha/members.py": {"self._ask()": "each request is caught, and it is awaited"},
+    "ha/slave_topics.py": {"run()": "one request or one removal, caught; dispatch asks again"},
     "ha/sender.py": {"work": "one connection, one comparison or one read; caught"},
     "proxy/receive.py": {"run()": "one call, caught"},
     "proxy/renewal.py": {"self.give_back(client)": "one client, each message is caught"},

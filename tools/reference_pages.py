@@ -135,11 +135,10 @@ def limits() -> str:
 
 _OTHER_LIMITS = """## Limits without a number
 
-- A store has one writer: one process on one machine. There is no replication and no failover.
+- A store has one writer: one process on one machine.
 - One thread of Python serves all connections of a broker.
 - No metric shows the latency or the errors of requests over the remoting protocol. For gRPC,
-  `rocketmq_rpc_latency_milliseconds` shows them. The [list of metrics](metrics.md) is complete.
-- An address or a user can use only a part of `grpcCallsMax` and `grpcClientsMax`, see [gRPC](grpc.md#bounds).
+  `rocketmq_rpc_latency_milliseconds` shows them.
 """
 
 

@@ -227,6 +227,10 @@ class RawAppendError(StoreError):
     """Bytes of a master that do not continue the log of its slave; the log is unchanged."""
 
 
+class DispatchWaitsError(StoreError):
+    """The dispatch of a slave cannot continue before its broker knows more of a topic; it tries again soon."""
+
+
 class ReplicationError(StoreError):
     """A slave must not continue with its master until an operator has decided.
 

@@ -423,8 +423,11 @@ MASTER_RECEIVED: Final = _counter(
     "tailrace_master_received_bytes_total", "Bytes received from the master.", (),
     source="broker.slave.received")
 SLAVE_STOPS: Final = _counter(
-    "tailrace_slave_stops_total", "Times that this slave stopped.", (),
-    source="broker.slave.stop_count")
+    "tailrace_slave_stops_total", "Times that this slave stopped.", ("reason",),
+    source="broker.slave.stops")
+SLAVE_PULLS_AHEAD: Final = _counter(
+    "tailrace_slave_pulls_ahead_total", "Pulls from an offset that this slave lacks.", (),
+    source="broker.slave.pulls_ahead")
 METADATA_FAILURES: Final = _counter(
     "tailrace_metadata_copy_failures_total", "Parts that could not be copied.", (),
     source="broker.slave.metadata_failures")

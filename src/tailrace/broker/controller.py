@@ -53,6 +53,7 @@ from tailrace.broker.core.registration import (
 )
 from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.core.settings import RunningSettings, SettingsFile, settings_of
+from tailrace.broker.core.slave_offsets import take_offsets_of_slaves
 from tailrace.broker.core.slave_refusals import SlaveRefusals
 from tailrace.broker.core.slaves import SlavePort, has_slave_port
 from tailrace.broker.lite.service import LiteTopics
@@ -89,6 +90,7 @@ from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.ha.metadata_copy import MetadataCopy, Tables
 from tailrace.ha.sender import TICK_S
 from tailrace.ha.slave import Slave
+from tailrace.ha.slave_topics import SlaveTopics
 from tailrace.logs import get_logger
 from tailrace.namesrv.name_server import KVConfigManager, NameServer
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -214,17 +216,21 @@ class BrokerController:
         broker, store, config = self._broker, self._store, self._config
         self._slave: Slave | None = None
         self._metadata: MetadataCopy | None = None
+        self._followed: SlaveTopics | None = None
         if store.config.broker_role is not BrokerRole.SLAVE:
             return
         run = broker.executors.background.run
         self._slave = broker.slave = Slave(
             self._clock, store.inner, broker.outgoing(), run, cluster=config.broker_cluster_name,
             broker_name=config.broker_name, ha_address=store.config.ha_master_address, namesrv=config.namesrv_addr)
+        followed = self._followed = SlaveTopics(
+            broker.loop, self._slave, broker.topics, store.inner, broker.outgoing(), run)
+        store.inner.reput.follow(followed)
         self._metadata = MetadataCopy(
             store.inner, Tables(
                 topics=broker.topics, groups=broker.groups, offsets=broker.offsets, modes=broker.state.modes,
-                timers=store.timer_services),
-            self._slave, broker.outgoing(), run)
+                timers=store.timer_services, deletion=store.deletion),
+            self._slave, broker.outgoing(), run, followed)
 
     def _running_settings(
         self, auth: AuthConfig, topics: ProvenTopics, subscriptions: ProvenSubscriptions
@@ -319,6 +325,8 @@ class BrokerController:
         others = await self._broker.executors.background.run(  # in a thread, because it may look up host names
             registered_elsewhere, self._config.namesrv_addr, listeners.namesrv_address)
         await refuse_second_broker(self._broker, others)
+        if self._slave is None:
+            await take_offsets_of_slaves(self._broker, others)
         self._send.set_store_host(store_host)
         self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
         await self._serve_slaves(listeners)
@@ -533,9 +541,9 @@ class BrokerController:
             timer.cancel()
         self._broker.loop_lag.stop()
         self._store.set_message_arriving_listener(None)
-        if self._slave is not None and self._metadata is not None:
-            await self._metadata.stop()
-            await self._slave.stop()
+        for part in (self._metadata, self._slave, self._followed):
+            if part is not None:
+                await part.stop()
         if self._registration is not None:
             await self._registration.stop()
         for server in self.servers:

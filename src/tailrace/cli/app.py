@@ -18,6 +18,7 @@ from tailrace.cli import (
     pipeline,
     pipeline_archive,
     pipeline_tables,
+    replica,
     topics,
 )
 from tailrace.cli.arguments import group
@@ -42,7 +43,8 @@ app = typer.Typer(
 )
 _COMMANDS: Final[tuple[Callable[..., Any], ...]] = (
     serve, directories.dump, directories.query, directories.recover, directories.verify, directories.repair,
-    directories.disk_usage, directories.retention, directories.timers, backup, restore, send, tail, sql,
+    directories.disk_usage, directories.retention, directories.timers, backup, restore, replica.promote, send, tail,
+    sql,
 )
 _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
     "topic": ("List and change the topics of a directory or broker.", {
@@ -60,6 +62,7 @@ _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
         "list": context_commands.list_all, "show": context_commands.show_one, "save": context_commands.save,
         "select": context_commands.select, "remove": context_commands.remove}),
     "broker": ("Look at running brokers.", {"status": status}),
+    "replica": ("Repair slaves.", {"reset": replica.reset}),
     "doctor": ("Describe an installation and a directory for an issue.", {"report": doctor.report}),
     "pipeline": ("Run Spark jobs over store directories. They need the extra `spark` and Java 17.", {
         "audit": pipeline.audit, "rebuild": pipeline.rebuild, "replay": pipeline.replay,

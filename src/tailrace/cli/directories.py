@@ -35,6 +35,7 @@ from tailrace.cli.problems import no_such
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import CONFIG
+from tailrace.java_settings import refused_settings
 
 if TYPE_CHECKING:
     from tailrace.store.directory import StoreDirectory
@@ -229,7 +230,7 @@ def repair(
         bool, typer.Option("--seal-damage", help="Write placeholder records over damaged records, so that a "
                            "Java broker does not end the log there.")] = False,
     follow_master: Annotated[str, typer.Option(
-        metavar="HOST:PORT", help="Move what the master of this slave does not have to quarantine.")] = "",
+        metavar="HOST:PORT", help="Move what this master does not have to quarantine.")] = "",
     as_json: AsJson = False,
     config: Config = None,
 ) -> None:
@@ -260,20 +261,26 @@ def repair(
 
 def _follow_master(store: Path, address: str, config: Path | None, *, plan: bool, as_json: bool) -> None:
     """Make the log of a slave a prefix of its master's, and print what was done."""
+    from tailrace.auth.signature import Credentials  # noqa: PLC0415
+    from tailrace.cli.serve_settings import take_settings  # noqa: PLC0415
     from tailrace.env import OsFileSystem  # noqa: PLC0415
     from tailrace.env.clock import SystemClock  # noqa: PLC0415
     from tailrace.ha.slave_repair import follow_master  # noqa: PLC0415
     from tailrace.remoting.client import RemotingClient  # noqa: PLC0415
+    from tailrace.remoting.tls import outgoing_tls  # noqa: PLC0415
 
     warn_if_interpreted()
     with errors():
         values = read_properties(config)
-        broker = BrokerConfig.from_properties(values)
+        settings = take_settings(values, refused_settings(values))
+        tls, inner = outgoing_tls(settings.tls), settings.auth.inner_client()
+        user = None if inner is None else Credentials(*inner)
         done = follow_master(
-            SystemClock(), OsFileSystem(), str(store.absolute()), StoreConfig.from_properties(values),
-            (broker.broker_cluster_name, broker.broker_name), RemotingClient, address, plan=plan)
-    show([{"physicalOffset": done.phy_offset, "cutBytes": done.cut_bytes, "masterEnd": done.master_end,
-           "changed": bool(done.cut_bytes) and not plan}], as_json=as_json)
+            SystemClock(), OsFileSystem(), str(store.absolute()), settings.store,
+            (settings.broker.broker_cluster_name, settings.broker.broker_name),
+            lambda: RemotingClient(tls=tls, credentials=user), address, plan=plan)
+    show([{"firstDifference": done.phy_offset, "masterEnd": done.master_end, "quarantineBytes": done.cut_bytes,
+           "quarantineMessages": done.cut_messages, "changed": bool(done.cut_bytes) and not plan}], as_json=as_json)
 
 
 def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> None:

@@ -380,6 +380,11 @@ class AdminClient:
                 await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"])
             for address in await self.brokers()}
 
+    async def ha_status(self) -> dict[str, Any]:
+        """Return the HARuntimeInfo of a broker, as mqadmin haStatus shows it."""
+        [address] = await self.brokers()
+        return dict(fastjson.loads((await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)).body or b"{}"))
+
     # --- requests
 
     async def _ask_having(

@@ -23,7 +23,13 @@ SLAVE_REPLACED: Final = event(
     "A newer one of this host counts.", do="If this repeats, look for two slaves with one id.")
 SLAVE_HAS_ANOTHER_LOG: Final = event(
     "error", "slave does not follow this log", "peer offset min_offset max_offset reason",
-    "It is disconnected, and is no copy.", do="See [A pair of brokers](../how-to/cluster.md#when-the-logs-differ).")
+    "It is disconnected, and is no copy.", do="See [A pair of brokers](../how-to/cluster.md#when-a-slave-stops).")
+OFFSETS_OF_A_SLAVE_ARE_TAKEN: Final = event(
+    "info", "consumer offsets of a slave are taken", "address count",
+    "Consumers have read from it.")
+OFFSETS_OF_A_SLAVE_ARE_NOT_KNOWN: Final = event(
+    "warning", "consumer offsets of a slave are not known", "address cause",
+    "Its consumers may get messages twice.", do="Start slaves first.")
 ONE_REPLICA_IS_ENOUGH: Final = event(
     "warning", "inSyncReplicas=1, a SYNC_MASTER acknowledges without a slave", "role",
     "One broker has acknowledged messages.", do="Set 2.")

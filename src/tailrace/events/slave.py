@@ -19,13 +19,22 @@ MASTER_IS_NOT_KNOWN: Final = event(
 SLAVE_HAS_STOPPED: Final = event(
     "error", "the slave has stopped, nothing of its log was changed", "kind address phy_offset cause",
     "The logs are compared each minute.",
-    do="If the master's log is right, run `tailrace repair --follow-master` on the stopped slave.")
+    do="Look for its [kind](../how-to/cluster.md#when-a-slave-stops).")
 A_RECORD_OF_THE_SLAVE_STAYS_INCOMPLETE: Final = event(
     "error", "a record of the slave stays incomplete although its master sends", "phy_offset bytes",
     "Its length is damaged.", do="Run `tailrace verify` on both stores.")
 SLAVE_HAS_NO_ROOM: Final = event(
     "error", "the slave has no room for the log of its master", "phy_offset cause", "It tries again.",
     do="[Make room](../how-to/operate/disk-space.md).")
+LIVES_OF_TOPICS_ENDED_AS_ON_THE_MASTER: Final = event(
+    "info", "topics that the master has deleted are deleted on the slave", "topics",
+    "Their messages cannot be read.")
+DISPATCH_WAITS_FOR_A_TOPIC_OF_THE_MASTER: Final = event(
+    "warning", "dispatch of the slave waits for a topic of its master", "topic cause",
+    "No later message can be read here.", do="Start the master, or promote.")
+ANSWER_OF_THE_MASTER_CANNOT_BE_KEPT: Final = event(
+    "warning", "the last answer of the master cannot be kept", "address end cause",
+    "A promotion may not know what is lacking.", do="Make room.")
 METADATA_IS_COPIED: Final = event(
     "info", "metadata is copied from the master", "address topics groups", "From now on each minute.")
 METADATA_CANNOT_BE_COPIED: Final = event(

@@ -7,8 +7,9 @@ from typing import Final
 __all__ = [
     "ABORT", "BATCHCONSUMEQUEUE", "CHECKPOINT", "COMMITLOG", "COMPACTING", "COMPACTION", "COMPACTION_CQ",
     "COMPACTION_LOG", "COMPACTION_POSITIONS", "COMPACTION_REPLACE", "CONFIG", "CONSUMEQUEUE", "FLUSHED",
-    "FORCED_DELETIONS", "ACLS", "FORMAT", "INDEX", "LOCK", "MIN_OFFSETS", "OLD_FORMAT", "OWN", "PROGRESS", "QUARANTINE",
-    "SEGMENT_TRASH", "SERVE", "STAGING", "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL",
+    "FORCED_DELETIONS", "ACLS", "FORMAT", "INDEX", "LOCK", "MASTER", "MIN_OFFSETS", "OLD_FORMAT", "OWN", "PROGRESS",
+    "QUARANTINE", "REPLACED", "SEGMENT_TRASH", "SERVE", "STAGING", "TIMERCHECK", "TIMERLOG", "TIMERMETRICS",
+    "TIMERWHEEL",
     "TRANSACTIONMETRICS", "TRASH", "USERS", "WALL_TIMES", "file_name_to_offset", "is_index_name", "is_number",
     "offset_to_file_name",
 ]
@@ -55,6 +56,10 @@ OLD_FORMAT: Final = ("tailrace/geometry.json", "tailrace/settings.json", "tailra
 STAGING: Final = "tailrace/staging"
 TRASH: Final = "tailrace/trash"
 WALL_TIMES: Final = "tailrace/wall-times.json"
+MASTER: Final = "tailrace/master.json"
+"""On a slave: its master, and the end of the master's log when it was asked last."""
+REPLACED: Final = "tailrace/replaced"
+"""On a slave: stores that were moved aside before a new copy, by time."""
 FORCED_DELETIONS: Final = "tailrace/forced-deletions.jsonl"
 SEGMENT_TRASH: Final = ".tailrace-trash"
 """Trash inside a directory of segments on another device. Its dot sorts it before every segment, because a

@@ -75,10 +75,9 @@ class GroupMembers:
         count = self._hosts[host]
         return count or int(self._allowed is not None and self._allowed.has(host))
 
-    def address_of(self, host: str) -> str:
-        """Return the address of the member at a host; empty if it has none or several."""
-        found = [address for address, one in self._addresses.items() if one == host]
-        return found[0] if len(found) == 1 else ""
+    def addresses_of(self, host: str) -> list[str]:
+        """Return the addresses of the members at a host."""
+        return sorted(address for address, one in self._addresses.items() if one == host)
 
     async def close(self) -> None:
         """Close the connections to name servers."""

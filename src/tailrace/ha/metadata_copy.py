@@ -5,6 +5,9 @@ Rules of the copy:
   SM2  A table is replaced as a whole, and only if its pages add up to the total that the master names.
   SM3  Consumer offsets are the master's. If a consumer has committed here since the last copy, the larger one stays
        until the master's has passed it.
+  SM7  Topics that the master has deleted are deleted here, with the messages from before its deletion, when this log
+       has all of these. A Tailrace master sends where the lives of topics have ended. Of a RocketMQ master, a topic
+       that is missing in its table has no message before the end that its log had before it sent the table.
 """
 
 from __future__ import annotations
@@ -19,18 +22,24 @@ from tailrace import events
 from tailrace.env.supervision import supervised
 from tailrace.errors import RemotingCommandError, RemotingError, StoreError
 from tailrace.formats import fastjson
+from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.ha.slave import Slave
 from tailrace.ha.slave_comparison import Run
+from tailrace.ha.slave_topics import SlaveTopics
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.deletion import Deletion
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.lives import Ended
+from tailrace.store.multi_dispatch import is_lmq
+from tailrace.store.retention.min_offsets import decode_ended
 
 __all__ = ["MetadataCopy", "Tables", "merged_offsets"]
 
@@ -54,6 +63,7 @@ class Tables:
     offsets: ConsumerOffsetManager
     modes: MessageRequestModeManager
     timers: Timers
+    deletion: Deletion
 
 
 class _Positions(NamedTuple):
@@ -85,13 +95,19 @@ class MetadataCopy:
 
     def __init__(
         self, store: DefaultMessageStore, tables: Tables, slave: Slave, client: RemotingClient, run: Run,
+        dispatch: SlaveTopics | None = None,
     ) -> None:
+        """``dispatch`` is notified of copied topics."""
+        self._dispatch = dispatch
         self._store, self._tables, self._slave, self._client, self._run = store, tables, slave, client, run
         self._pending: list[_Positions] = []
         """Offsets that wait for the log: the oldest and the newest ones."""
         self._applied: Offsets | None = None
+        self._ended: dict[str, Ended] = {}
+        """Ends of lives that wait for the log."""
         self._said: dict[str, str] = {}
         self._due_s = 0.0
+        self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.copies = 0
         """Number of copies without an error."""
@@ -112,14 +128,23 @@ class MetadataCopy:
 
     def _now(self) -> None:
         self._due_s = 0.0
+        self._woken.set()
 
     async def _step(self) -> None:
         loop = asyncio.get_running_loop()
         if self._slave.master_address and loop.time() >= self._due_s:
             self._due_s = loop.time() + PERIOD_S
             await self.copy_all()
+        elif self._slave.master_address:
+            with contextlib.suppress(RemotingError, OSError, ValueError, KeyError, TypeError):  # the slave reports it
+                self._slave.note_master(await self._ask_end())
+        await self._slave.keep_master(later=True)
         await self.apply_positions()
-        await asyncio.sleep(_TICK_S)
+        await self.end_lives()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TICK_S):
+                await self._woken.wait()
+        self._woken.clear()
 
     async def copy_all(self) -> None:
         """Copy every table once. A part that fails stays as it is, and the next ones are copied."""
@@ -133,17 +158,19 @@ class MetadataCopy:
                 self._said.pop(kind, None)
             except (RemotingError, StoreError, OSError, ValueError, KeyError, TypeError) as error:
                 good = False
-                self._slave.metadata_failures += 1
-                if self._said.get(kind) != str(error):
-                    self._said[kind] = str(error)
-                    events.METADATA_CANNOT_BE_COPIED.log(
-                        _log, address=self._slave.master_address, kind=kind, cause=error)
+                self._failed(kind, error)
         if good:
             self.copies += 1
             if self.copies == 1:
                 events.METADATA_IS_COPIED.log(
                     _log, address=self._slave.master_address, topics=len(self._tables.topics.table),
                     groups=len(self._tables.groups.table))
+
+    def _failed(self, kind: str, error: Exception) -> None:
+        self._slave.metadata_failures += 1
+        if self._said.get(kind) != str(error):
+            self._said[kind] = str(error)
+            events.METADATA_CANNOT_BE_COPIED.log(_log, address=self._slave.master_address, kind=kind, cause=error)
 
     # -- requests
 
@@ -185,6 +212,7 @@ class MetadataCopy:
     # -- parts
 
     async def _copy_topics(self) -> None:
+        end = await self._ask_end()
         found = await self._paged(
             RequestCode.GET_ALL_TOPIC_CONFIG, "topicConfigTable", "topicSeq", "maxTopicNum", "totalTopicNum")
         topics = self._tables.topics
@@ -193,6 +221,39 @@ class MetadataCopy:
             "topicQueueMappingInfoMap": found.get("topicQueueMappingDetailMap") or {},
             "dataVersion": found.get("mappingDataVersion")}
         await self._take(topics.mappings, mappings, "topicQueueMappingInfoMap")
+        if self._dispatch is not None:
+            self._dispatch.copied()
+        self._ended.update(await self._deleted(found["topicConfigTable"], end))
+
+    async def _deleted(self, table: Mapping[str, Any], end: int) -> dict[str, Ended]:
+        """Return the topics that the master has deleted (SM7); its log ended at ``end`` before it sent ``table``."""
+        answer = await self._client.invoke(
+            self._slave.master_address, RequestCode.GET_ENDED_LIVES, {}, timeout_ms=_TIMEOUT_MS)
+        if answer.code == ResponseCode.SUCCESS:
+            found = fastjson.loads(answer.body)
+            if not isinstance(found, dict):
+                raise TypeError("the ended lives of topics are not an object")
+            return decode_ended(found)
+        if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RemotingCommandError(answer.code, answer.remark or "")
+        return {
+            topic: Ended(end, {}) for topic, _ in list(self._store.queues.table)
+            if topic not in table and not is_lmq(topic) and not self._tables.topics.is_system_topic(topic)}
+
+    async def end_lives(self) -> None:
+        """Delete the topics that the master has deleted, as far as this log has their messages (SM7)."""
+        end, known = self._store.commit_log.max_offset, self._store.lives
+        ready = {topic: one for topic, one in self._ended.items() if one.position <= end}
+        if not ready:
+            return
+        for topic in ready:
+            del self._ended[topic]
+        new = {topic: one for topic, one in ready.items() if known.deleted_up_to(topic) < one.position}
+        if new:
+            try:
+                await self._run(lambda: self._tables.deletion.end_lives(new))
+            except (StoreError, OSError) as error:
+                self._failed("deleted topics", error)
 
     async def _copy_groups(self) -> None:
         found = await self._paged(
@@ -214,15 +275,21 @@ class MetadataCopy:
     async def _copy_positions(self) -> None:
         consumers, _ = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
         delays, _ = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
-        status, _ = await self._ask(RequestCode.GET_BROKER_HA_STATUS)
-        if not status.get("master", True):  # it was the master before a promotion, and names no end to wait for
-            raise ValueError("it is a slave, and its offsets are older than those of its master")
+        until = await self._ask_end()
         offsets = {
             str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()}
             for key, queues in (consumers.get("offsetTable") or {}).items()}
-        made = _Positions(int(status["masterCommitLogMaxOffset"]), offsets, delays)
-        self._slave.master_end = made.until
-        self._pending = [*self._pending[:1], made]
+        for key, offset in (consumers.get("lmqOffsetTable") or {}).items():  # with enableLmq
+            offsets[str(key)] = {LMQ_QUEUE_ID: int(offset)}
+        self._slave.note_master(until)
+        self._pending = [*self._pending[:1], _Positions(until, offsets, delays)]
+
+    async def _ask_end(self) -> int:
+        """Return the end of the master's log. Raises ValueError if the other broker is a slave now."""
+        status, _ = await self._ask(RequestCode.GET_BROKER_HA_STATUS)
+        if not status.get("master", True):  # it was the master before a promotion, and names no end to wait for
+            raise ValueError("it is a slave, and its offsets are older than those of its master")
+        return int(status["masterCommitLogMaxOffset"])
 
     async def apply_positions(self) -> None:
         """Apply the newest offsets whose messages this log has (SM1)."""

@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Final, Protocol, cast, final
 
-from tailrace.errors import RemotingFrameError, StoreError
+from tailrace.errors import RemotingFrameError, ReplicationError, StoreError
 from tailrace.formats.ha import BODY_MAX, FRAME_HEADER
 from tailrace.ha.frames import encode_report
 from tailrace.store.group_commit import DurableCallback
@@ -129,8 +129,8 @@ class HaReceiver(asyncio.BufferedProtocol):
     async def run(self, host: str, port: int) -> None:
         """Connect, and receive until the connection ends.
 
-        Raises RemotingFrameError, StoreError or OSError if this slave ends the connection, and ConnectionError if the
-        master does or says nothing for too long.
+        Raises RemotingFrameError or StoreError if this slave ends the connection (ReplicationError if its disk cannot
+        be written), OSError without a connection, and ConnectionError if the master does or says nothing for too long.
         """
         async with asyncio.timeout(CONNECT_S):
             await self._loop.create_connection(lambda: self, host, port)
@@ -211,7 +211,8 @@ class HaReceiver(asyncio.BufferedProtocol):
         try:
             self._reader.feed(self._buffer[:nbytes])
         except (StoreError, OSError) as error:
-            self._end(error)
+            self._end(error if isinstance(error, StoreError) else ReplicationError(
+                "disk", f"the log of this slave cannot be written: {error}"))
             return
         if self._reader.next_offset > before:
             self.last_body_s = self.last_read_s

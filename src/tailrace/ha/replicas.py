@@ -78,6 +78,8 @@ class Replicas:
         """End of the log when the store was opened (brokerInitMaxOffset)."""
         self.closed: dict[str, int] = {}
         """Number of connections that were closed, by reason."""
+        self.last_refusal = ""
+        """The last slave that was refused or disconnected because of its log, with the reason."""
         self.sent_bytes = 0
         """Bytes of the log that were sent to all slaves since the start."""
         self._timers: TimerPositions | None = None
@@ -188,7 +190,10 @@ class Replicas:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return the HARuntimeInfo of a master (request 907); ``compared`` is Tailrace's."""
+        """Return the HARuntimeInfo of a master (request 907).
+
+        ``compared``, ``connectionsClosed`` (their number by reason) and ``lastRefusal`` are Tailrace's.
+        """
         end = self._store.commit_log.max_offset
         return {
             "haClientRuntimeInfo": {
@@ -198,4 +203,5 @@ class Replicas:
                 "addr": one.peer, "diff": end - one.acknowledged, "inSync": self.is_in_sync(one),
                 "slaveAckOffset": one.acknowledged, "transferFromWhere": one.next,
                 "transferredByteInSecond": one.bytes_per_s, "compared": one.compared.value} for one in self._all],
-            "inSyncSlaveNums": self.in_sync, "master": True, "masterCommitLogMaxOffset": end}
+            "inSyncSlaveNums": self.in_sync, "master": True, "masterCommitLogMaxOffset": end,
+            "connectionsClosed": dict(self.closed), "lastRefusal": self.last_refusal}

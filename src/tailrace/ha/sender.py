@@ -28,7 +28,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.supervision import failed
 from tailrace.errors import RemotingFrameError, StoreError
 from tailrace.formats.ha import FRAME_HEADER
-from tailrace.ha.comparison import Comparison, Verdict
+from tailrace.ha.comparison import Compared, Verdict
 from tailrace.ha.frames import ReportDecoder, encode_frame_header
 from tailrace.ha.replicas import NOT_YET, Replica, Replicas
 from tailrace.logs import LogRateLimiter, get_logger
@@ -49,7 +49,7 @@ TICK_S: Final = 0.05
 """Period of looking at late puts, heartbeats and silent connections."""
 MayConnect = Callable[[str], Awaitable[int]]
 """Returns how many connections a host may have."""
-CompareLogs = Callable[[str, int], Awaitable[Comparison]]
+CompareLogs = Callable[[str, int], Awaitable[Compared]]
 """Compares the log of the slave at a host, which ends at a position, with the log of this store."""
 
 CLOSED_BY_SLAVE: Final = "closed by the slave"
@@ -215,6 +215,7 @@ class HaSender:
     def _refuse(self, connection: _Connection) -> None:
         closed = self.replicas.closed
         closed[NOT_ALLOWED] = closed.get(NOT_ALLOWED, 0) + 1
+        self.replicas.last_refusal = f"{connection.replica.peer}: {NOT_ALLOWED}"
         if count := self._lines.due(NOT_ALLOWED, self._loop.time()):
             events.SLAVE_REFUSED.log(_log, peer=connection.replica.peer, reason=NOT_ALLOWED, count=count)
         connection.end(NOT_ALLOWED)
@@ -247,6 +248,7 @@ class HaSender:
     def _part_from(self, connection: _Connection, position: int, reason: str) -> None:
         """Disconnect a slave whose log is another one."""
         replica, log = connection.replica, self._store.commit_log
+        self.replicas.last_refusal = f"{replica.peer} at {position}: {reason}"
         if self._lines.due(f"{WRONG_LOG} {replica.host}", self._loop.time()):
             events.SLAVE_HAS_ANOTHER_LOG.log(
                 _log, peer=replica.peer, offset=position, min_offset=log.min_offset, max_offset=log.max_offset,

@@ -22,8 +22,9 @@ from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import supervised
 from tailrace.errors import DiskFullError, RemotingError, ReplicationError, StoreError
+from tailrace.ha.known_master import KnownMaster, read_known_master, write_known_master
 from tailrace.ha.receiver import HaReceiver
-from tailrace.ha.slave_comparison import Comparison, MasterLog, Run
+from tailrace.ha.slave_comparison import MasterLog, Run, SlaveComparison
 from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient, split_address
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -39,6 +40,8 @@ STOPS: Final = ("file_size", "other_cluster", "other_name", "longer", "different
 """Why a slave stops: another mappedFileSizeCommitLog, cluster or broker name; its log is longer than its master's,
 different, or ends before its master's begins; its own log is damaged or takes no bytes."""
 _STUCK_BYTES: Final = 64 << 20
+_KEEP_S: Final = 10.0
+"""Least time between two writes of what is known of the master."""
 
 
 class SlaveState(enum.Enum):
@@ -78,12 +81,16 @@ class Slave:
         """Address of the master's broker, "" if no name server knows it."""
         self.ha_address = ha_address
         """Address of its HA port."""
-        self.master_end = 0
-        """End of the master's log when it was last asked."""
+        self.known = read_known_master(store.file_system, store.root) or KnownMaster()
+        """The last answer of the master, also one from before the start."""
+        self._kept = self.known
+        self._kept_s = 0.0
         self.stops = Counter(dict.fromkeys(STOPS, 0))
         """Number of times the slave has stopped, by reason."""
         self.metadata_failures = 0
         """Number of parts of the metadata that could not be copied."""
+        self.pulls_ahead = 0
+        """Number of pulls from an offset that the queue of this slave does not have yet."""
         self.connects = 0
         """Number of transfers that have begun."""
         self.received_bytes = 0
@@ -104,6 +111,7 @@ class Slave:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+            await self.keep_master()
         await self._client.close()
 
     def set_master(self, master_address: str, ha_address: str) -> None:
@@ -118,7 +126,30 @@ class Slave:
             for call in self.on_master:
                 call()
 
+    def note_master(self, end: int, role: str = "") -> None:
+        """Note the end of the master's log, and its role if it was asked."""
+        self.known = KnownMaster(
+            address=self.master_address, role=role or self.known.role, end=end, time_ms=self._clock.now_ms())
+
+    async def keep_master(self, *, later: bool = False) -> None:
+        """Write the last answer of the master, for a promotion; with ``later`` only if the last write is 10 s old."""
+        now, known = asyncio.get_running_loop().time(), self.known
+        if known is self._kept or (later and now - self._kept_s < _KEEP_S):
+            return
+        self._kept_s = now
+        try:
+            await self._run(partial(write_known_master, self._store.file_system, self._store.root, known))
+        except (OSError, StoreError) as error:
+            events.ANSWER_OF_THE_MASTER_CANNOT_BE_KEPT.log(_log, address=known.address, end=known.end, cause=error)
+        else:
+            self._kept = known
+
     # -- figures
+
+    @property
+    def master_end(self) -> int:
+        """End of the master's log when it was last asked, 0 if it never was."""
+        return self.known.end
 
     @property
     def is_connected(self) -> bool:
@@ -131,17 +162,16 @@ class Slave:
         return max(0, self.master_end - self._store.commit_log.max_offset)
 
     @property
-    def stop_count(self) -> int:
-        """Number of times the slave has stopped."""
-        return self.stops.total()
-
-    @property
     def received(self) -> int:
         """Number of bytes that were received since the start."""
         return self.received_bytes + (self._receiver.received_bytes if self._receiver is not None else 0)
 
     def runtime_info(self) -> dict[str, Any]:
-        """Return the HARuntimeInfo of a slave, as ``haStatus`` shows it."""
+        """Return the HARuntimeInfo of a slave, as ``haStatus`` shows it.
+
+        Tailrace's own are ``state``, ``reason`` (why it has stopped or waits), and ``masterMaxOffset``, the end of the
+        master's log when it was last asked.
+        """
         now_s, now_ms, one = asyncio.get_running_loop().time(), self._clock.now_ms(), self._receiver
         return {
             "master": False, "masterCommitLogMaxOffset": 0, "inSyncSlaveNums": 0, "haConnectionInfo": [],
@@ -149,7 +179,8 @@ class Slave:
                 "lastReadTimestamp": now_ms - round((now_s - one.last_read_s) * 1000) if one is not None else 0,
                 "lastWriteTimestamp": now_ms - round((now_s - one.last_write_s) * 1000) if one is not None else 0,
                 "masterAddr": self.ha_address, "masterFlushOffset": 0,
-                "maxOffset": self._store.commit_log.max_offset, "transferredByteInSecond": 0}}
+                "maxOffset": self._store.commit_log.max_offset, "transferredByteInSecond": 0,
+                "state": self.state.value, "reason": self.why, "masterMaxOffset": self.master_end}}
 
     # -- a step
 
@@ -205,10 +236,14 @@ class Slave:
         self._check_log()
         if self._store.sync_flush:  # the first report acknowledges the whole log
             await self._run(self._store.sync_log)
-        comparison = Comparison(
+        comparison = SlaveComparison(
             self._store, MasterLog(self._client, self.master_address), self._run, self._cluster, self._broker_name)
-        begin = await comparison.begin()
-        self.master_end = comparison.master_end
+        try:
+            begin = await comparison.begin()
+        finally:
+            if comparison.master_end:
+                self.note_master(comparison.master_end, comparison.master_role)
+                await self.keep_master(later=True)
         receiver = self._receiver = HaReceiver(
             self._store, begin, self._store.config.mapped_file_size_commit_log, heartbeat_s=self._heartbeat_s,
             housekeeping_s=self._housekeeping_s, check=self._check_dispatch)

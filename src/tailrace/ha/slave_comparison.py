@@ -16,13 +16,14 @@ from tailrace.config import StoreConfig
 from tailrace.errors import RemotingCommandError, ReplicationError
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.ha.comparison import last_record_before
 from tailrace.kernels.shared import constants as C
 from tailrace.properties import parse_properties
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.walk.scan import LogEnd, scan_files
 
-__all__ = ["Comparison", "MasterLog"]
+__all__ = ["MasterLog", "Run", "SlaveComparison"]
 
 _TIMEOUT_MS: Final = 5000
 _RECORD_TIMEOUT_MS: Final = 30_000
@@ -61,8 +62,8 @@ class MasterLog:
 
 
 @final
-class Comparison:
-    """One comparison. Every method but ``begin`` is a step of it."""
+class SlaveComparison:
+    """One comparison. Every method but ``begin`` and ``common_end`` is a step of it."""
 
     def __init__(
         self, store: DefaultMessageStore, master: MasterLog, run: Run, cluster: str, broker_name: str,
@@ -71,6 +72,8 @@ class Comparison:
         self._names = cluster, broker_name
         self.master_end = 0
         """End of the master's log."""
+        self.master_role = ""
+        """The brokerRole of the master."""
 
     async def begin(self) -> int:
         """Return the position to report, where the master must begin.
@@ -89,10 +92,11 @@ class Comparison:
         if end < low:
             raise ReplicationError(
                 "too_old", f"the log of this slave ends at {end}, and its master has deleted everything before {low}")
-        last, size = await self._run(self._last_record)
-        if end > high or (size and await self._master.record(last) != log.read(last, size)):
+        found = await self._run(lambda: last_record_before(log.queue, end))
+        last, own = found or (log.min_offset, b"")
+        if end > high or (own and await self._master.record(last) != own):
             await self._differ(low, high, end)
-        await self._check_tail(last + size, end, high)
+        await self._check_tail(last + len(own), end, high)
         return end
 
     async def common_end(self) -> int:
@@ -105,6 +109,7 @@ class Comparison:
         return await self.first_difference(low, self.master_end)
 
     def _check_settings(self, theirs: dict[str, str]) -> None:
+        self.master_role = theirs.get("brokerRole", "")
         config: StoreConfig = self._store.config
         size = theirs.get("mappedFileSizeCommitLog", "")
         if size != str(config.mapped_file_size_commit_log):
@@ -126,14 +131,6 @@ class Comparison:
             raise ReplicationError(
                 "too_old", "the log of the master starts at 0, and its first record cannot be read from there")
         return self._store.append_raw(0, memoryview(bytearray(record)))
-
-    def _last_record(self) -> tuple[int, int]:
-        """Return position and length of the last whole record; a length of 0 without one."""
-        log = self._store.commit_log
-        for file in reversed(log.queue.files):
-            if len(rows := self._records_of(file.file_from_offset)):
-                return rows[-1].tolist()[0], rows[-1].tolist()[1]
-        return log.min_offset, 0
 
     def _records_of(self, start: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return position and length of each record of the file that starts at ``start``."""

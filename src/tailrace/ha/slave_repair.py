@@ -17,7 +17,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import NotAStoreError, ReplicationError
 from tailrace.formats import filenames
-from tailrace.ha.slave_comparison import Comparison, MasterLog
+from tailrace.ha.slave_comparison import MasterLog, SlaveComparison
 from tailrace.kernels.shared import constants as C
 from tailrace.node.directory_opening import check_directory, has_log, write_abort
 from tailrace.node.lock import lock_store
@@ -39,6 +39,8 @@ class Repaired(NamedTuple):
     """Where the log ends now, or would end: the end of the last record that both logs have."""
     cut_bytes: int
     """Bytes that were copied to quarantine and cut off."""
+    cut_messages: int
+    """Whole records among them. Clients may have got SEND_OK for each of them."""
     master_end: int
     """End of the master's log."""
 
@@ -79,7 +81,7 @@ def _follow(
     log = store.commit_log.queue
     log.load()
     if not log.files:
-        return Repaired(0, 0, 0)
+        return Repaired(0, 0, 0, 0)
     end = LogEnd(log.min_offset)
     for _ in scan_files(log.files, log.min_offset, log.max_offset, C.CHECK_ALL, end):
         pass  # up to the first bytes that are not a record
@@ -89,11 +91,12 @@ def _follow(
     log.load()  # with what follows the end
     if cut_at <= log.min_offset:
         raise ReplicationError(
-            "different", f"the logs have no record in common; move {store.root} away and start the slave with an empty "
-            "directory", cut_at)
+            "different", "the logs have no record in common; for a new copy of the master's run: tailrace replica "
+            f"reset {store.root} --config FILE", cut_at)
     quarantine = Quarantine(
         clock, store.file_system, f"{store.root}/{filenames.QUARANTINE}", store.config.quarantine_max_bytes)
-    cut = 0
+    cut, messages = 0, sum(len(chunk.rows) for chunk in scan_files(
+        log.files, cut_at, log.max_offset, C.CHECK_PHY_OFFSET, LogEnd(cut_at)))
     for file, at, data in nonzero_after(log, cut_at):
         cut += len(data.rstrip(b"\0")) if plan else quarantine.keep(
             file.path, at, file.file_from_offset + at, data, f"not in the log of the master {address}")
@@ -103,7 +106,7 @@ def _follow(
         log.truncate_dirty_files(cut_at)
         for file in log.files:
             file.flush()
-    return Repaired(cut_at, cut, master_end)
+    return Repaired(cut_at, cut, messages, master_end)
 
 
 def _forget_deliveries(store: DefaultMessageStore) -> None:
@@ -127,7 +130,7 @@ async def _compared(
     """Return the end of the last record that both logs have, and the end of the master's log."""
     asking = client()
     try:
-        comparison = Comparison(store, MasterLog(asking, address), _run, *names)
+        comparison = SlaveComparison(store, MasterLog(asking, address), _run, *names)
         return await comparison.common_end(), comparison.master_end
     finally:
         await asking.close()

@@ -32,6 +32,7 @@ from tailrace.node.retention.topics import TopicRetention, Unfinished, read_unfi
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.lives import Ended
+from tailrace.store.slave_lives import end_lives
 
 if TYPE_CHECKING:  # node.timers imports this module by way of node.directory_opening
     from tailrace.node.timers import Timers
@@ -218,6 +219,18 @@ class Deletion:
                 lambda ended: self._make_durable(set(ended), ended, _nothing))
         self._forgotten(deleted)
         return deleted
+
+    def end_lives(self, ended: Mapping[str, Ended]) -> set[str]:
+        """End lives of topics on a slave as its master has ended them; durable on return. Return the new ones.
+
+        Raises OSError or FatalStorageError; then nothing is ended.
+        """
+        with self._timers.standing_still(), self._retention.paused():
+            topics = end_lives(self._store, ended, lambda new: self._retention.note_ended(new, None, _nothing))
+        self._forgotten(topics)
+        if topics:
+            events.LIVES_OF_TOPICS_ENDED_AS_ON_THE_MASTER.log(_log, topics=sorted(topics))
+        return topics
 
     def _known(self) -> set[str]:
         """Return all topics that have a configuration, a queue, or messages that are not dispatched."""

@@ -73,7 +73,7 @@ _FLUSHED_WIDTH: Final = 96
 FOLLOWS_REASON: Final = "this broker is a slave, only the replication from its master appends"
 HINTS: Final = (
     f"/{filenames.CHECKPOINT}", f"/{filenames.PROGRESS}.0", f"/{filenames.PROGRESS}.1",
-    f"/{filenames.WALL_TIMES}.tmp",
+    f"/{filenames.WALL_TIMES}.tmp", f"/{filenames.MASTER}.tmp",
     *(f"/{filenames.CONFIG}/{name}.tmp"
       for name in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json",
                    filenames.TIMERMETRICS, filenames.TRANSACTIONMETRICS)),

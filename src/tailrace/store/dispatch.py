@@ -12,7 +12,7 @@ import numpy as np
 
 from tailrace import events
 from tailrace.config import MESSAGE_DELAY_LEVEL
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.formats.names import SCHEDULE_TOPIC
 from tailrace.kernels import queue_units
 from tailrace.kernels.shared import constants as C
@@ -20,7 +20,7 @@ from tailrace.logs import get_logger
 from tailrace.store.batch_units import batch_units
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.consume_queue_store import ConsumeQueueStore
-from tailrace.store.hooks import MessageArrivingListener
+from tailrace.store.hooks import Follower, MessageArrivingListener
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import EndedLives
 from tailrace.store.record_batch import RecordBatch, ShortBatch
@@ -98,6 +98,16 @@ class Dispatcher:
         self._index = index
         self._levels = levels
         self._topics: dict[bytes, str] = {}
+        self.follower: Follower | None = None
+        """On a slave whose broker runs: what knows the topics of its master."""
+        self._begun: dict[tuple[str, int], int] = {}
+        """By topic and queue id, the position at which a queue of a slave has begun again since the start."""
+        self._begun_until = 0
+
+    def begin_again(self, topic: str, queue_id: int, phy_offset: int) -> None:
+        """Write no unit of a queue for records before a position; called while nothing is dispatched."""
+        self._begun[topic, queue_id] = phy_offset
+        self._begun_until = max(self._begun_until, phy_offset)
 
     def new_batch(self) -> RecordBatch:
         """Return an empty batch for ``add``."""
@@ -124,7 +134,7 @@ class Dispatcher:
         Return False, without a change, if they are many, or if one needs more than a unit in a queue of units and index
         entries; they need ``dispatch_batch`` then. Raises what that raises.
         """
-        if phy_offset < self._lives.until or not batch.read(data, size, phy_offset):
+        if phy_offset < max(self._lives.until, self._begun_until) or not batch.read(data, size, phy_offset):
             return False
         names, runs = batch.runs(bool(self._listeners))
         bounds, rows, order = batch.bounds, batch.rows, batch.order
@@ -144,7 +154,7 @@ class Dispatcher:
     def dispatch_batch(self, batch: RecordBatch) -> None:
         """Write units and entries of the records of a batch.
 
-        Raises DiskFullError or OSError; the same records may then be dispatched again.
+        Raises DiskFullError, OSError or DispatchWaitsError; the same records may then be dispatched again.
         """
         self._write_units(batch)
         if self._index is not None:
@@ -153,7 +163,7 @@ class Dispatcher:
     def _write_units(self, batch: RecordBatch) -> None:
         rows = batch.rows
         order, bounds, known = batch.sorted()
-        if len(order) and int(rows[0, C.PHY]) < self._lives.until:
+        if len(order) and int(rows[0, C.PHY]) < max(self._lives.until, self._begun_until):
             order, bounds = self._without_ended(rows, order, bounds, known)
         if len(order):
             queues = [
@@ -196,7 +206,9 @@ class Dispatcher:
         self, rows: Rows, order: Rows, bounds: Rows, known: list[tuple[bytes, int]]
     ) -> tuple[Rows, Rows]:
         """Return ``order`` and ``bounds`` without the records of ended lives, which get no units."""
-        ends = np.array([self._lives.deleted_up_to(self._name_of(raw)) for raw, _ in known], dtype=np.int64)
+        ends = np.array([
+            max(self._lives.deleted_up_to(name := self._name_of(raw)), self._begun.get((name, queue_id), 0))
+            for raw, queue_id in known], dtype=np.int64)
         counts = np.diff(bounds)
         kept = rows[order, C.PHY] >= np.repeat(ends, counts)
         if kept.all():
@@ -228,6 +240,8 @@ class Dispatcher:
                 _log, topic=repr(raw.decode("utf-8", "replace")), count=len(chosen),
                 phy_offset=rows[chosen[0], C.PHY])
             return None
+        if self.follower is not None and self._queues.get(topic, queue_id) is None:
+            self.follower.may_create(topic)
         return self._queues.find_or_create(topic, queue_id)
 
     def _name_of(self, raw: bytes) -> str:
@@ -242,7 +256,14 @@ class Dispatcher:
         return topic
 
     def _write_run(self, queue: ConsumeQueue, rows: Rows, run: Run) -> None:
-        """Write the units of a run. Those below the end of the queue were written by a dispatch that has failed."""
+        """Write the units of a run. Those below the end of the queue were written by a dispatch that has failed.
+
+        On a slave the queue may also begin again, after its topic was deleted.
+        """
+        if self.follower is not None and run.start == 0 < queue.max_offset and not queue.is_batch:
+            last, phy_offset = queue.unit(queue.max_offset - 1), int(rows[run.chosen[0], C.PHY])
+            if last is not None and last.size != PRE_BLANK_SIZE and last.phy_offset < phy_offset:
+                self.follower.begins_again(queue.topic, queue.queue_id, phy_offset)
         skip = self._below_end(queue, rows, run) if run.start < queue.max_offset else 0
         if run.start >= 0 and skip < len(run.chosen):
             self._write(queue, rows, run, skip, PRE_BLANK)

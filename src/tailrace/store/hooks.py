@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["MessageArrivingListener", "PropertyFilter"]
+__all__ = ["Follower", "MessageArrivingListener", "PropertyFilter"]
 
 
 class MessageArrivingListener(Protocol):
@@ -18,6 +18,18 @@ class MessageArrivingListener(Protocol):
 
         ``tags_codes`` has one code for each new record; ``size`` is their length in the CommitLog in bytes.
         """
+        ...
+
+
+class Follower(Protocol):
+    """Knows the topics of a slave's master. Called by the dispatch thread."""
+
+    def may_create(self, topic: str) -> None:
+        """Return if a queue of a topic may be made. Raises DispatchWaitsError if that is not known yet."""
+        ...
+
+    def begins_again(self, topic: str, queue_id: int, phy_offset: int) -> None:
+        """Have a queue removed that begins again at a position of the log. Raises DispatchWaitsError."""
         ...
 
 

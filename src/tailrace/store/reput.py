@@ -11,6 +11,7 @@ from typing import Final, final
 import numpy as np
 
 from tailrace import events
+from tailrace.errors import DispatchWaitsError
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
 from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
@@ -18,6 +19,7 @@ from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.dispatch import Dispatcher
+from tailrace.store.hooks import Follower
 from tailrace.store.progress import Position
 from tailrace.store.running_flags import FOLLOWS, WRITE_LOGICS_QUEUE_ERROR, RunningFlags
 
@@ -79,6 +81,14 @@ class ReputMessageService:
         """The last record that was dispatched; see ``store.progress``."""
         self._recent: deque[int] = deque(maxlen=_BEFORE)
 
+    def follow(self, follower: Follower) -> None:
+        """Ask ``follower`` before a queue is made or begins again: on a slave."""
+        self._dispatcher.follower = follower
+
+    def begin_again(self, topic: str, queue_id: int, phy_offset: int) -> None:
+        """Write no unit of a queue for records before a position; called while dispatch is `paused`."""
+        self._dispatcher.begin_again(topic, queue_id, phy_offset)
+
     def step(self) -> bool:
         """Dispatch some records. Return True if there may be more."""
         if self._pauses:
@@ -86,12 +96,15 @@ class ReputMessageService:
                 self._turn.wait_for(lambda: not self._pauses)
         with self._lock:
             self._tail.reader_waits, self._thread = False, threading.get_ident()
+            waits = False
             try:
                 again = self._step()
+            except DispatchWaitsError:  # the broker of a slave finds out what is needed
+                again, waits = False, True
             finally:
                 self._thread = 0
                 self.steps += 1
-            if not again:
+            if not again and not waits:
                 # In this order, so that either a put sees the flag, or the end of its record is seen here.
                 self._tail.reader_waits = True
                 again = self._confirm_offset() > self._seen_until

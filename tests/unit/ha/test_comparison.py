@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 
 import pytest
 from ha_world import FILE, master, running
 
 from tailrace.errors import RemotingConnectError
-from tailrace.ha.comparison import Comparison, Verdict, compare, last_record_before
+from tailrace.ha.comparison import Compared, Verdict, compare, last_record_before
 
 
 class Broker:
@@ -34,7 +35,7 @@ class Away:
 
 async def verdict(one, until, client):
     return (await compare(
-        one.inner.commit_log.queue, until, "h:1", client,
+        one.inner.commit_log.queue, until, ["h:1"], client,
         lambda find: asyncio.get_running_loop().run_in_executor(None, find))).verdict
 
 
@@ -69,6 +70,50 @@ async def test_verdicts(tmp_path):
         assert await verdict(one, 5, Broker(log)) is Verdict.NOT_COMPARED
 
 
+@running
+async def test_a_last_record_of_more_than_8_mib_is_found(tmp_path):
+    sizes = {"mapped_file_size_commit_log": 1 << 24, "max_message_size": 10 << 20, "commit_log_allocate_step": 1 << 24}
+    async with master(tmp_path, **sizes) as one:
+        start, end = one.put(), one.put(size=9 << 20)
+        position, data = last_record_before(one.inner.commit_log.queue, end)
+        assert (position, position + len(data)) == (start, end)
+        assert last_record_before(one.inner.commit_log.queue, end - 1)[0] < start
+
+
+class Brokers:
+    """A client of several brokers at one host: by address their logs, and 28 as their end."""
+
+    def __init__(self, **logs):
+        self.logs = logs
+
+    async def invoke(self, address, code, ext, **_):
+        if code == 28:
+            table = {"commitLogMaxOffset": str(len(self.logs[address]))}
+            return SimpleNamespace(code=0, remark="", body=json.dumps({"table": table}).encode())
+        return await Broker(self.logs[address]).invoke(address, code, ext)
+
+
+@running
+async def test_of_several_slaves_at_a_host_the_one_whose_log_ends_there_is_compared(tmp_path):
+    async with master(tmp_path) as one:
+        ends = [one.put(10), one.put(10)]
+        log = one.log()
+        other = bytearray(log)
+        for end in ends:
+            other[end - 20] ^= 1
+
+        async def found(until, **logs):
+            return (await compare(
+                one.inner.commit_log.queue, until, sorted(logs), Brokers(**logs),
+                lambda find: asyncio.get_running_loop().run_in_executor(None, find))).verdict
+
+        assert await found(ends[0], a=log[: ends[0]], b=bytes(other)) is Verdict.SAME
+        assert await found(ends[1], a=log[: ends[0]], b=bytes(other)) is Verdict.DIFFERENT
+        assert await found(ends[1], a=log, b=log) is Verdict.SAME
+        assert await found(ends[1], a=log, b=bytes(other)) is Verdict.NOT_COMPARED
+        assert await found(ends[1] - 1, a=log, b=log) is Verdict.NOT_COMPARED, "none of them ends there"
+
+
 @pytest.mark.parametrize("found", Verdict)
 @running
 async def test_only_a_slave_with_another_log_is_disconnected(tmp_path, found, caplog):
@@ -77,7 +122,7 @@ async def test_only_a_slave_with_another_log_is_disconnected(tmp_path, found, ca
     async def compared(host, until):
         asked.append((host, until))
         await asyncio.sleep(0.1)
-        return Comparison(found, 0, "its record at 0 is another one")
+        return Compared(found, 0, "its record at 0 is another one")
 
     async with master(tmp_path, compare=compared) as one:
         end = one.put(3)

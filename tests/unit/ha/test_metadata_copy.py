@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,7 @@ from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
+from tailrace.store.lives import Ended, EndedLives
 from tailrace.testing import CrashFileSystem, SimClock
 
 VERSION = {"counter": 7, "stateVersion": 0, "timestamp": 5}
@@ -48,6 +50,8 @@ class Master:
         self.offsets = {"t00@g": {"0": 5}}
         self.total, self.page, self.end, self.asked = 21, 5, 100, []
         self.is_master = True
+        self.lmq = {}
+        self.ended = {"deletedTopics": {"x": 40}, "nextOffsets": {"x": {"0": 7}}}
 
     async def invoke(self, address, code, ext, **_):
         self.asked.append(int(code))
@@ -65,11 +69,15 @@ class Master:
         elif code is RequestCode.GET_ALL_MESSAGE_REQUEST_MODE:
             body = {"messageRequestModeMap": {"t00": {"g": {"mode": "POP"}}}}
         elif code is RequestCode.GET_ALL_CONSUMER_OFFSET:
-            body = {"offsetTable": self.offsets}
+            body = {"offsetTable": self.offsets, "lmqOffsetTable": self.lmq}
         elif code is RequestCode.GET_ALL_DELAY_OFFSET:
             body = {"offsetTable": {"3": 4}, "dataVersion": VERSION}
         elif code is RequestCode.GET_BROKER_HA_STATUS:
             body = {"masterCommitLogMaxOffset": self.end if self.is_master else 0, "master": self.is_master}
+        elif code is RequestCode.GET_ENDED_LIVES:
+            if self.ended is None:  # a Java broker
+                return RemotingCommand(code=3, remark=" request type 329004 not supported")
+            body = self.ended
         return RemotingCommand(code=0, ext=answer_ext, body=fastjson.dumps(body))
 
 
@@ -82,10 +90,13 @@ def world():
         topics=topics, groups=SubscriptionGroupManager(files, "/c", config, clock),
         offsets=ConsumerOffsetManager(files, "/c", clock), modes=MessageRequestModeManager(files, "/c"),
         timers=SimpleNamespace(
-            delay_offsets=DelayOffsetManager(files, "/c", clock), schedule=SimpleNamespace(load=lambda: None)))
-    master, here = Master(), SimpleNamespace(dispatched=0)
-    store = SimpleNamespace(reput=SimpleNamespace(has_dispatched=lambda until: here.dispatched >= until))
-    slave = SimpleNamespace(master_address="m:1", on_master=[], metadata_failures=0, master_end=0)
+            delay_offsets=DelayOffsetManager(files, "/c", clock), schedule=SimpleNamespace(load=lambda: None)),
+        deletion=SimpleNamespace(end_lives=lambda ended: here.ended.update(ended)))
+    master, here = Master(), SimpleNamespace(dispatched=0, ended={}, end=50)
+    store = SimpleNamespace(
+        reput=SimpleNamespace(has_dispatched=lambda until: here.dispatched >= until), lives=EndedLives(100),
+        commit_log=SimpleNamespace(max_offset=50), queues=SimpleNamespace(table={("old", 0): None, ("t00", 0): None}))
+    slave = SimpleNamespace(master_address="m:1", on_master=[], metadata_failures=0, note_master=lambda end: None)
 
     async def run(call):
         return call()
@@ -161,3 +172,35 @@ def test_a_commit_here_stays_until_the_master_has_passed_it(world):
         world.master.offsets = {"t00@g": {"0": offset}}
         copied(world)
         assert world.tables.offsets.query("g", "t00", 0) == wanted
+
+
+def test_deleted_topics_wait_for_the_log_and_are_those_of_the_master(world):
+    copied(world)
+    asyncio.run(world.copy.end_lives())
+    assert world.here.ended == {"x": Ended(40, {0: 7})}
+    world.here.ended.clear()
+    world.master.ended = {"deletedTopics": {"x": 51}}
+    copied(world)
+    asyncio.run(world.copy.end_lives())
+    assert world.here.ended == {}
+    world.copy._store.commit_log.max_offset = 51
+    asyncio.run(world.copy.end_lives())
+    assert world.here.ended == {"x": Ended(51, {})}
+
+
+def test_a_topic_that_left_the_table_of_a_java_master_was_deleted_before_the_end_of_its_log(world):
+    world.master.ended, world.master.end = None, 30
+    copied(world)
+    asyncio.run(world.copy.end_lives())
+    assert world.here.ended == {"old": Ended(30, {})}
+    assert world.copy.copies == 1, "the refusal of the private request is no failure"
+
+
+def test_offsets_of_lmq_groups_are_copied(world):
+    world.here.dispatched = 1000
+    tables = world.tables
+    lmq = ConsumerOffsetManager(world.files, "/c", world.clock, lmq=True)
+    world.copy._tables = dataclasses.replace(tables, offsets=lmq)
+    world.master.lmq = {"%LMQ%a@%LMQ%a": 9}
+    copied(world)
+    assert lmq.query("%LMQ%a", "%LMQ%a", 0) == 9

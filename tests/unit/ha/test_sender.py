@@ -142,6 +142,10 @@ async def test_a_report_that_cannot_be_true_closes_the_connection_and_counts_for
             slave.report(position)
         assert await slave.is_closed()
         assert one.replicas.closed == {"wrong log": 1}
+        status = one.replicas.to_json()
+        assert status["connectionsClosed"] == {"wrong log": 1}
+        assert status["lastRefusal"].startswith("127.0.0.1:")
+        assert " at " in status["lastRefusal"]
         assert not list(one.replicas)
         assert one.inner.replication.in_sync == 1
         lines = [line.getMessage() for line in caplog.records if "does not follow" in line.getMessage()]
@@ -181,11 +185,12 @@ async def test_a_host_that_may_not_connect_gets_nothing(tmp_path, caplog):
         assert await slave.is_closed()
         assert not slave.frames
         assert one.replicas.closed == {"host is not allowed": 1}
+        assert one.replicas.to_json()["lastRefusal"].endswith(": host is not allowed")
         assert "slave refused" in caplog.text
 
 
 @running
-async def test_a_newer_connection_replaces_the_older_one_of_its_host(tmp_path):
+async def test_a_newer_connection_replaces_the_older_one_of_its_host(tmp_path, caplog):
     async with master(tmp_path) as one:
         end = one.put()
         first, second = await one.slave(), await one.slave()
@@ -195,6 +200,8 @@ async def test_a_newer_connection_replaces_the_older_one_of_its_host(tmp_path):
         assert await first.is_closed()
         until = one.put()
         assert await second.read(until) == one.log(end)
+        assert one.replicas.to_json()["connectionsClosed"] == {"replaced": 1}
+        assert "connection of a slave replaced" in caplog.text
         one.connections = 2
         third = await one.slave()
         third.report(end)

@@ -14,7 +14,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import ReplicationError
 from tailrace.formats.names import DELAY
 from tailrace.formats.remoting import RemotingCommand, RequestCode
-from tailrace.ha.slave_comparison import Comparison, MasterLog
+from tailrace.ha.slave_comparison import MasterLog, SlaveComparison
 from tailrace.ha.slave_repair import follow_master
 from tailrace.node import timers
 from tailrace.node.store_opening import StoreParts
@@ -89,7 +89,7 @@ def begin(files, master):
         async def run(call):
             return call()
 
-        return asyncio.run(Comparison(store.inner, MasterLog(master, "m:1"), run, *NAMES).begin())
+        return asyncio.run(SlaveComparison(store.inner, MasterLog(master, "m:1"), run, *NAMES).begin())
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,9 @@
 |---|---|
 | 60 GET_TIMER_CHECK_POINT | the progress of the timers that all slaves have, see `tailrace.ha.timer_positions` |
 | 61 GET_TIMER_METRICS | the number of pending timers of each topic |
-| 906 EXCHANGE_BROKER_HA_INFO | to a slave: where it copies from, and the end of the log when the store was opened |
+| 906 EXCHANGE_BROKER_HA_INFO | where slaves copy from, and the end of the log at the open; nothing from a slave |
 | 907 GET_BROKER_HA_STATUS | the slaves of this master, or the connection of this slave |
+| 329004 GET_ENDED_LIVES | topics that were deleted, as in ``config/tailrace-min-offsets.json``; only Tailrace has it |
 | 908 RESET_MASTER_FLUSH_OFFSET | success: this setting of a slave has no effect on a master, nor in RocketMQ |
 """
 
@@ -23,6 +24,7 @@ from tailrace.formats.requests.broker_headers import (
 )
 from tailrace.formats.timercheckpoint import TIMER_CHECKPOINT
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.store.retention.min_offsets import encode_ended
 
 __all__ = ["ReplicationProcessor"]
 
@@ -44,6 +46,7 @@ class ReplicationProcessor:
         server.register(self.exchange, code.EXCHANGE_BROKER_HA_INFO)
         server.register(self.status, code.GET_BROKER_HA_STATUS)
         server.register(self.reset_master_flush_offset, code.RESET_MASTER_FLUSH_OFFSET)
+        server.register(self.ended_lives, code.GET_ENDED_LIVES)
 
     def timer_checkpoint(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return a timer checkpoint, in its form on the disk: request 60."""
@@ -62,8 +65,18 @@ class ReplicationProcessor:
         return request.answer(body=self._timers.metrics.encode())
 
     def exchange(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return where slaves copy from; a request that names another master is refused: request 906."""
+        """Return where slaves copy from; a request that names another master is refused: request 906.
+
+        Any client may send it, so it never decides from where a slave copies.
+        """
         header, broker = request.read(ExchangeHAInfoHeader), self._broker
+        if broker.slave is not None:
+            if header.master_ha_address is None:
+                return request.answer()
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker {broker.config.broker_name} at {broker.address} is a slave that finds its master by "
+                f"namesrvAddr or haMasterAddress, it does not take {header.master_ha_address[:100]} from a request")
         if header.master_ha_address is not None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR,
@@ -80,6 +93,10 @@ class ReplicationProcessor:
         if self._broker.slave is not None:
             return request.answer(body=fastjson.dumps(self._broker.slave.runtime_info()))
         return request.answer(body=fastjson.dumps(self._broker.replicas.to_json()))
+
+    def ended_lives(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return the topics that were deleted, for slaves: request 329004."""
+        return request.answer(body=fastjson.dumps(encode_ended(dict(self._broker.store.inner.lives.table))))
 
     def reset_master_flush_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Answer success, because this setting of a slave has no effect on a master: request 908."""

@@ -31,7 +31,8 @@ from tailrace.logs import get_logger
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.client import RemotingClient, split_address
 
-__all__ = ["Registration", "name_server_addresses", "refuse_second_broker", "registered_elsewhere"]
+__all__ = [
+    "Registration", "members_elsewhere", "name_server_addresses", "refuse_second_broker", "registered_elsewhere"]
 
 _log = get_logger(__name__)
 
@@ -82,18 +83,31 @@ async def refuse_second_broker(broker: BrokerContext, addresses: list[str]) -> N
 
 async def _same_broker(broker: BrokerContext, client: RemotingClient, name_server: str) -> str:
     """Return the address of another broker with this name and id that answers; empty without one."""
-    config = broker.config
-    header = GetBrokerMemberGroupRequestHeader(config.broker_cluster_name, config.broker_name)
+    other = (await _members(broker, client, name_server)).get(broker.config.broker_id, "")
+    if not other or other == broker.address:
+        return ""
     try:
-        answer = await client.invoke(
-            name_server, RequestCode.GET_BROKER_MEMBER_GROUP, header.to_ext(), timeout_ms=ASK_MS)
-        other = members_in(answer.body).get(config.broker_id, "") if answer.code == ResponseCode.SUCCESS else ""
-        if not other or other == broker.address:
-            return ""
         await client.invoke(other, RequestCode.GET_BROKER_RUNTIME_INFO, {}, timeout_ms=ASK_MS)  # any answer will do
     except (RemotingError, OSError, ValueError):
         return ""
     return other
+
+
+async def _members(broker: BrokerContext, client: RemotingClient, name_server: str) -> dict[int, str]:
+    """Return the brokers of this name at a name server, by id; none if it does not answer."""
+    header = GetBrokerMemberGroupRequestHeader(broker.config.broker_cluster_name, broker.config.broker_name)
+    try:
+        answer = await client.invoke(
+            name_server, RequestCode.GET_BROKER_MEMBER_GROUP, header.to_ext(), timeout_ms=ASK_MS)
+        return members_in(answer.body) if answer.code == ResponseCode.SUCCESS else {}
+    except (RemotingError, OSError, ValueError):
+        return {}
+
+
+async def members_elsewhere(broker: BrokerContext, client: RemotingClient, addresses: list[str]) -> list[str]:
+    """Return the addresses of the other brokers of this name, as the name servers at ``addresses`` know them."""
+    found = await asyncio.gather(*(_members(broker, client, address) for address in addresses))
+    return sorted({one for table in found for one in table.values()} - {broker.address})
 
 
 @final

@@ -32,6 +32,7 @@ from tailrace.formats.requests.message_headers import (
     PullMessageResponseHeader,
     PullSysFlag,
 )
+from tailrace.ha.slave import Slave
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
@@ -170,6 +171,8 @@ class PullMessageProcessor:
         code = CODES.get(result.status)
         if code is None:  # the queue does not exist yet, or is empty
             code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+        if code is ResponseCode.PULL_OFFSET_MOVED and self._broker.slave is not None:
+            code = self._moved_on_slave(self._broker.slave, result, offset, is_new=not pull.has_waited)
         place: tuple[int, ...] = result.next_begin_offset, result.min_offset, result.max_offset
         if logical is not None:
             code, place = logical.answered(code, offset, *place)
@@ -183,7 +186,40 @@ class PullMessageProcessor:
             self._broker.traffic.hand_out(topic, group, result.message_count, len(body), queue_id, took_ns)
             if self._proven is not None and logical is None:
                 self._proven.add(header, wanted)
-        return request.answer(code, result.status.name, answer_header(topic_config, group_config, *place), body)
+        suggested = self._suggested(group_config, was_cold=pull.result is not None)
+        return request.answer(
+            code, result.status.name, answer_header(topic_config, group_config, *place, suggested=suggested), body)
+
+    @staticmethod
+    def _moved_on_slave(
+        slave: Slave, result: GetMessageResult, offset: int, *, is_new: bool
+    ) -> ResponseCode:
+        """Return the code for a pull from an offset outside of a queue of a slave (H27); it changes the next offset.
+
+        A slave may lack messages that its master has, so it moves no consumer back: the pull waits, as one at the end
+        of the queue. A consumer before the queue goes to the master, or forward while there is no master.
+        """
+        if result.status is GetMessageStatus.OFFSET_TOO_SMALL:
+            if not slave.is_connected:
+                return ResponseCode.PULL_OFFSET_MOVED
+            result.next_begin_offset = offset
+            return ResponseCode.PULL_RETRY_IMMEDIATELY
+        slave.pulls_ahead += is_new
+        result.next_begin_offset = offset
+        return ResponseCode.PULL_NOT_FOUND
+
+    def _suggested(self, group: SubscriptionGroupConfig, *, was_cold: bool) -> int:
+        """Return the id of the broker from which a consumer should pull next.
+
+        A slave keeps its readers while it has no connection to its master. With ``slaveReadEnable`` a master sends
+        readers of messages that are only on its disk to a slave, if one is in sync.
+        """
+        broker = self._broker
+        if broker.slave is not None:
+            return 0 if broker.slave.is_connected else broker.config.broker_id
+        if was_cold and broker.config.slave_read_enable and broker.replicas.in_sync:
+            return group.which_broker_when_consume_slowly
+        return group.broker_id if broker.config.slave_read_enable else 0
 
     async def _pull_elsewhere(
         self, request: RemotingCommand, header: PullMessageRequestHeader, logical: LogicalPull

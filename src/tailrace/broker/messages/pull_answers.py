@@ -17,14 +17,16 @@ _PLACE: Final = 5_647_382_910_192_837, 1_234_987_654_321_000, 9_182_736_455_463_
 
 
 def answer_header(
-    topic: TopicConfig, group: SubscriptionGroupConfig, next_begin: int, low: int, high: int, delta: int | None = None
+    topic: TopicConfig, group: SubscriptionGroupConfig, next_begin: int, low: int, high: int,
+    delta: int | None = None, *, suggested: int = 0,
 ) -> dict[str, str]:
     """Return the fields of every answer to a pull: the next offset, and the bounds of the queue.
 
-    For ``delta``, which only logical queues have, see `Place`.
+    ``suggested`` is the id of the broker from which to pull next. For ``delta``, which only logical queues have, see
+    `Place`.
     """
     header = {
-        "suggestWhichBrokerId": "0",
+        "suggestWhichBrokerId": str(suggested),
         "nextBeginOffset": str(next_begin),
         "minOffset": str(low),
         "maxOffset": str(high),

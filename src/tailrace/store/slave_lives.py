@@ -1,0 +1,59 @@
+"""Queues of a slave whose topics its master has deleted: they end, or begin again, as on the master."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tailrace import events
+from tailrace.logs import get_logger
+from tailrace.store.default_message_store import DefaultMessageStore, NoteEnded
+from tailrace.store.lives import Ended, end_of_life, has_ended
+
+__all__ = ["begin_queue_again", "end_lives"]
+
+_log = get_logger(__name__)
+
+
+def end_lives(store: DefaultMessageStore, ended: Mapping[str, Ended], note: NoteEnded) -> set[str]:
+    """End lives of topics as the master of a slave has ended them; return the topics that were new.
+
+    A life is ended when the log has everything before its position. Queues that have only messages of an ended life
+    are removed, in others these are hidden. ``note`` makes the end durable; raises what it raises, OSError or
+    FatalStorageError.
+    """
+    with store.flush_consume_queue.paused(), store.reput.paused():
+        end, lives = store.commit_log.max_offset, store.lives
+        new = {topic: one for topic, one in ended.items() if lives.deleted_up_to(topic) < one.position <= end}
+        if not new:
+            return set()
+        store.sync_log()  # the log before the position must never be cut
+        store.progress.forget()
+        store.flush_consume_queue.forget()
+        note(new)
+        lives.end(new)
+        gone = set()
+        for key, queue in list(store.queues.table.items()):
+            if (one := new.get(key[0])) is None:
+                continue
+            if has_ended(queue, one, key[1]):
+                gone.add(key)
+            else:
+                queue.logical_min_offset = end_of_life(queue, one)
+        store.compaction.delete(gone)
+        store.queues.delete(gone)
+    return set(new)
+
+
+def begin_queue_again(store: DefaultMessageStore, topic: str, queue_id: int, phy_offset: int) -> None:
+    """Remove a queue of a slave whose records begin again at offset 0 at a position of the log.
+
+    A master of RocketMQ has deleted the topic and created it again. A recovery finds the same by itself.
+    """
+    key = topic, queue_id
+    with store.flush_consume_queue.paused(), store.reput.paused():
+        store.progress.forget()
+        store.flush_consume_queue.forget()
+        store.reput.begin_again(topic, queue_id, phy_offset)
+        store.compaction.delete({key})
+        store.queues.delete({key})
+    events.QUEUE_STARTS_AGAIN.log(_log, topic=topic, queue_id=queue_id, queue_offset=0, phy_offset=phy_offset)
