@@ -9,6 +9,7 @@ import pytest
 from java_peer import free_port
 from pair_world import MASTER, SIZES, SLAVE, Member, command, running, same
 from patience import until_async
+from static_topics import bodies, item, mapping, pull_ext, set_mapping
 
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.node.topic_config import TopicConfig
@@ -160,11 +161,11 @@ def test_a_reset_moves_the_store_of_a_slave_aside_and_it_copies_again(tmp_path, 
     asyncio.run(test())
 
 
-async def ask(address, code, ext=None, timeout_ms=5000):
+async def ask(address, code, ext=None, body=b"", timeout_ms=5000):
     client = RemotingClient()
     try:
         return await client.invoke(
-            address, code, {name: str(value) for name, value in (ext or {}).items()}, timeout_ms=timeout_ms)
+            address, code, {name: str(value) for name, value in (ext or {}).items()}, body, timeout_ms=timeout_ms)
     finally:
         await client.close()
 
@@ -322,6 +323,27 @@ def test_a_topic_that_was_deleted_and_created_again_is_the_new_one_on_the_slave(
                 second.put(1, b"newest ")
                 await asyncio.to_thread(second.store.wait_dispatched)
                 assert second.store.queue_of("t", 0).max == wanted[-1][0] + 2
+
+    asyncio.run(test())
+
+
+def test_the_mapping_of_a_static_topic_is_on_the_slave_and_stays_after_a_promotion(tmp_path):
+    async def test():
+        first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second")
+        detail = mapping("broker-a", {0: [item(0, "broker-a", 0, logic_offset=100)]})
+        wanted = [(100, "x0"), (101, "x1"), (102, "x2")]
+        async with running(first):
+            assert (await ask(first.address, 513, *set_mapping(detail, 1))).code == 0
+            first.put(3, topic="static")
+            second.set(**SLAVE, namesrvAddr=first.namesrv, slaveReadEnable="true")
+            async with running(second):
+                await same(first, second)
+                await until_async(lambda: second.store.queue_of("static", 0).max == 3, 20)
+                await until_async(lambda: "static" in second.broker.topics.mappings.table, 20)
+                assert bodies(await ask(second.address, 11, pull_ext(0, 100))) == wanted
+        second.set(**MASTER)
+        async with running(second):
+            assert bodies(await ask(second.address, 11, pull_ext(0, 100))) == wanted
 
     asyncio.run(test())
 

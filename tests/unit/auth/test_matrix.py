@@ -22,8 +22,9 @@ OPEN = {code.name for code, row in REQUESTS.items() if not row.reference and row
 REQUESTS_SENT = access_matrix.requests()
 NEWER = {"DELETE_TOPIC_IN_BROKER_LIST", "DELETE_SUBSCRIPTION_GROUP_LIST"}
 """Requests that came with 5.5.1, which the Java broker did not know."""
-OWN = {"SYNC_STORE", "GET_TIMER_CHECK_POINT", "GET_TIMER_METRICS", "EXCHANGE_BROKER_HA_INFO"}
-"""Requests that were added after the table was recorded: one of Tailrace, and those of replication."""
+OWN = {
+    "SYNC_STORE", "GET_ENDED_LIVES", "GET_TIMER_CHECK_POINT", "GET_TIMER_METRICS", "EXCHANGE_BROKER_HA_INFO"}
+"""Requests that were added after the table was recorded: two of Tailrace, and those of replication."""
 
 
 class Peer:
