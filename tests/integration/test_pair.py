@@ -294,6 +294,10 @@ def test_a_topic_of_batch_queues_that_is_used_immediately_has_batch_queues_on_th
     asyncio.run(test())
 
 
+def messages(member):
+    return [(one.queue_offset, one.body) for one in member.store.read("t", 0)]
+
+
 def test_a_topic_that_was_deleted_and_created_again_is_the_new_one_on_the_slave(tmp_path):
     async def test():
         first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second")
@@ -309,20 +313,37 @@ def test_a_topic_that_was_deleted_and_created_again_is_the_new_one_on_the_slave(
                 first.broker.topics.create_if_missing("t", 1)
                 first.put(3, b"new ")
                 await same(first, second)
-                metadata = second.controller._metadata
-                await metadata.copy_all()
-                await metadata.end_lives()
-                await until_async(lambda: second.store.queue_of("t", 0).max == first.store.queue_of("t", 0).max, 20)
-                wanted = [(one.queue_offset, one.body) for one in first.store.read("t", 0)]
+                await second.controller._metadata.copy_all()
+                wanted = messages(first)
                 assert [body for _, body in wanted] == [b"new 0", b"new 1", b"new 2"]
-                assert [(one.queue_offset, one.body) for one in second.store.read("t", 0)] == wanted
+                await until_async(lambda: messages(second) == wanted, 20)
                 assert second.store.inner.queues.get("gone", 0) is None
             second.set(**MASTER)
             async with running(second):
-                assert [(one.queue_offset, one.body) for one in second.store.read("t", 0)] == wanted
+                assert messages(second) == wanted
                 second.put(1, b"newest ")
                 await asyncio.to_thread(second.store.wait_dispatched)
                 assert second.store.queue_of("t", 0).max == wanted[-1][0] + 2
+
+    asyncio.run(test())
+
+
+def test_pops_in_order_are_copied(tmp_path):
+    async def test():
+        first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second")
+        async with running(first):
+            first.broker.topics.create_if_missing("t", 1)
+            first.broker.groups.find_or_create("g")
+            first.put(3)
+            now = first.broker.clock.now_ms()
+            first.broker.pop_orders.popped("attempt", "t", "g", 0, now, 60_000, [0, 1])
+            assert first.broker.pop_orders.commit("t", "g", 0, 0, now) == 1
+            second.set(**SLAVE, namesrvAddr=first.namesrv)
+            async with running(second):
+                await until_async(lambda: second.broker.pop_orders.entries(), 20)
+                assert second.broker.pop_orders.entries() == first.broker.pop_orders.entries()
+            again = (second.path / "config" / "consumerOrderInfo.json").read_text()
+            assert "attempt" in again
 
     asyncio.run(test())
 

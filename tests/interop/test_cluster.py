@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from java_peer import SIZES, java_name_server, wait_for_route
+from java_peer import SIZES, java_member, java_name_server, wait_for_route
 from patience import until
-from test_push_members import java_member
 
 from tailrace import Message, Producer, PullConsumer
 from tailrace.errors import RemotingError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import subprocess
 import threading
@@ -12,7 +11,7 @@ from collections import Counter, defaultdict
 
 import pytest
 from heartbeats import without_subscriptions
-from java_peer import START_S, java_broker, java_name_server
+from java_peer import java_broker, java_member, java_name_server
 from patience import until
 
 from tailrace import Message, Producer, PullConsumer, PushConsumer, RetryLater
@@ -21,38 +20,6 @@ from tailrace.errors import RemotingError
 from tailrace.formats.remoting import RequestCode
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
-
-
-@contextlib.contextmanager
-def java_member(reference, *arguments):
-    """A Java push consumer: the lines that it prints for messages, as (queue, number)."""
-    process = subprocess.Popen(
-        [reference, "member", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True)
-    lines, ready = [], threading.Event()
-
-    def read():
-        for line in process.stdout:
-            words = line.split()
-            if words == ["ready"]:
-                ready.set()
-            elif len(words) == 2 and words[0].isdigit():
-                lines.append((int(words[0]), int(words[1])))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
-        assert ready.wait(START_S), "the Java consumer did not start"
-        yield lines
-    finally:
-        process.stdin.close()
-        try:
-            process.wait(30)
-        finally:
-            process.kill()
-            process.wait()
-            thread.join(10)
-            process.stdout.close()
 
 
 @pytest.mark.parametrize("in_order", [False, pytest.param(True, marks=pytest.mark.long)])

@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -184,3 +185,35 @@ def patiently(step, seconds=90):
             if time.monotonic() > until:
                 raise
             time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def java_member(reference, *arguments):
+    """A Java push consumer: the lines that it prints for messages, as (queue, number)."""
+    process = subprocess.Popen(
+        [reference, "member", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True)
+    lines, ready = [], threading.Event()
+
+    def read():
+        for line in process.stdout:
+            words = line.split()
+            if words == ["ready"]:
+                ready.set()
+            elif len(words) == 2 and words[0].isdigit():
+                lines.append((int(words[0]), int(words[1])))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        assert ready.wait(START_S), "the Java consumer did not start"
+        yield lines
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+            process.wait()
+            thread.join(10)
+            process.stdout.close()

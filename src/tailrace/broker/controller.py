@@ -229,7 +229,7 @@ class BrokerController:
         self._metadata = MetadataCopy(
             store.inner, Tables(
                 topics=broker.topics, groups=broker.groups, offsets=broker.offsets, modes=broker.state.modes,
-                timers=store.timer_services, deletion=store.deletion),
+                timers=store.timer_services, deletion=store.deletion, orders=lambda: broker.pop_orders),
             self._slave, broker.outgoing(), run, followed)
 
     def _running_settings(

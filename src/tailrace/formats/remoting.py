@@ -239,8 +239,8 @@ class RequestCode(enum.IntEnum):
     """A request that only Tailrace has: delete the oldest CommitLog files until ``freeBytes`` are freed."""
     SYNC_STORE = 329_003
     """A request that only Tailrace has: sync the log, so that readers of the directory see every message."""
-    GET_ENDED_LIVES = 329_004
-    """A request that only Tailrace has, of a slave: the topics that were deleted, with the positions of the log."""
+    GET_SLAVE_STATE = 329_004
+    """A request that only Tailrace has, of a slave: topics that were deleted, and pops in order."""
 
 
 class RemotingCommand:

@@ -1,7 +1,8 @@
 """Copy of a master's topics, groups and offsets to its slave (SlaveSynchronize), by requests that every broker answers.
 
 Rules of the copy:
-  SM1  Offsets name messages. They are applied when this log has everything that the master had when it sent them.
+  SM1  Offsets and pops in order name messages. They are applied when this log has everything that the master had when
+       it sent them.
   SM2  A table is replaced as a whole, and only if its pages add up to the total that the master names.
   SM3  Consumer offsets are the master's. If a consumer has committed here since the last copy, the larger one stays
        until the master's has passed it.
@@ -30,6 +31,7 @@ from tailrace.ha.slave_topics import SlaveTopics
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.node.deletion import Deletion
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
@@ -64,6 +66,8 @@ class Tables:
     modes: MessageRequestModeManager
     timers: Timers
     deletion: Deletion
+    orders: Callable[[], ConsumerOrderInfoManager | None]
+    """Returns the pops in order, once there are any."""
 
 
 class _Positions(NamedTuple):
@@ -72,6 +76,8 @@ class _Positions(NamedTuple):
     until: int
     consumers: Offsets
     delays: dict[str, Any]
+    orders: dict[str, Any]
+    """Pops in order; none of a master of RocketMQ."""
 
 
 def merged_offsets(own: Offsets, before: Offsets | None, theirs: Offsets) -> Offsets:
@@ -103,6 +109,7 @@ class MetadataCopy:
         self._pending: list[_Positions] = []
         """Offsets that wait for the log: the oldest and the newest ones."""
         self._applied: Offsets | None = None
+        self._orders: dict[str, Any] = {}
         self._ended: dict[str, Ended] = {}
         """Ends of lives that wait for the log."""
         self._said: dict[str, str] = {}
@@ -228,11 +235,12 @@ class MetadataCopy:
     async def _deleted(self, table: Mapping[str, Any], end: int) -> dict[str, Ended]:
         """Return the topics that the master has deleted (SM7); its log ended at ``end`` before it sent ``table``."""
         answer = await self._client.invoke(
-            self._slave.master_address, RequestCode.GET_ENDED_LIVES, {}, timeout_ms=_TIMEOUT_MS)
+            self._slave.master_address, RequestCode.GET_SLAVE_STATE, {}, timeout_ms=_TIMEOUT_MS)
         if answer.code == ResponseCode.SUCCESS:
             found = fastjson.loads(answer.body)
-            if not isinstance(found, dict):
-                raise TypeError("the ended lives of topics are not an object")
+            if not isinstance(found, dict) or not isinstance(orders := found.pop("consumerOrderInfo", {}), dict):
+                raise TypeError("the state for slaves is not an object")
+            self._orders = orders
             return decode_ended(found)
         if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RemotingCommandError(answer.code, answer.remark or "")
@@ -282,7 +290,7 @@ class MetadataCopy:
         for key, offset in (consumers.get("lmqOffsetTable") or {}).items():  # with enableLmq
             offsets[str(key)] = {LMQ_QUEUE_ID: int(offset)}
         self._slave.note_master(until)
-        self._pending = [*self._pending[:1], _Positions(until, offsets, delays)]
+        self._pending = [*self._pending[:1], _Positions(until, offsets, delays, self._orders)]
 
     async def _ask_end(self) -> int:
         """Return the end of the master's log. Raises ValueError if the other broker is a slave now."""
@@ -307,6 +315,8 @@ class MetadataCopy:
                 for queue_id, offset in queues.items()}
             for key, queues in newest.consumers.items()}
         await self._run(lambda: offsets.change(lambda draft: draft.put_all(merged)))
+        if newest.orders and (orders := self._tables.orders()) is not None:
+            orders.take(newest.orders)
         timers = self._tables.timers
 
         def take_delays() -> None:

@@ -201,6 +201,12 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
             if not queues:
                 del self._table[key]
 
+    def take(self, value: dict[str, Any]) -> None:
+        """Replace all pops by those in a file of another broker; they are written as other changes are."""
+        self.check_owner()
+        self._decode(dict(value))
+        self._dirty = True
+
     def forget(self, topics: set[str], groups: set[str]) -> None:
         """Forget the pops of topics and of groups that were deleted."""
         for topic, group, queue_id, _ in self.entries():

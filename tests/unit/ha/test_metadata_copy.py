@@ -74,7 +74,7 @@ class Master:
             body = {"offsetTable": {"3": 4}, "dataVersion": VERSION}
         elif code is RequestCode.GET_BROKER_HA_STATUS:
             body = {"masterCommitLogMaxOffset": self.end if self.is_master else 0, "master": self.is_master}
-        elif code is RequestCode.GET_ENDED_LIVES:
+        elif code is RequestCode.GET_SLAVE_STATE:
             if self.ended is None:  # a Java broker
                 return RemotingCommand(code=3, remark=" request type 329004 not supported")
             body = self.ended
@@ -91,8 +91,10 @@ def world():
         offsets=ConsumerOffsetManager(files, "/c", clock), modes=MessageRequestModeManager(files, "/c"),
         timers=SimpleNamespace(
             delay_offsets=DelayOffsetManager(files, "/c", clock), schedule=SimpleNamespace(load=lambda: None)),
-        deletion=SimpleNamespace(end_lives=lambda ended: here.ended.update(ended)))
-    master, here = Master(), SimpleNamespace(dispatched=0, ended={}, end=50)
+        deletion=SimpleNamespace(end_lives=lambda ended: here.ended.update(ended)), orders=lambda: here.orders)
+    here = SimpleNamespace(dispatched=0, ended={}, taken=[])
+    here.orders = SimpleNamespace(take=here.taken.append)
+    master = Master()
     store = SimpleNamespace(
         reput=SimpleNamespace(has_dispatched=lambda until: here.dispatched >= until), lives=EndedLives(100),
         commit_log=SimpleNamespace(max_offset=50), queues=SimpleNamespace(table={("old", 0): None, ("t00", 0): None}))
@@ -137,6 +139,9 @@ def test_a_table_whose_pages_do_not_add_up_stays(world, caplog):
 def test_offsets_wait_for_the_messages_that_they_name(world):
     copied(world)
     assert world.tables.offsets.query("g", "t00", 0) == -1
+    world.master.ended["consumerOrderInfo"] = {"table": {"t00@g": {}}}
+    copied(world)
+    assert world.here.taken == []
     world.here.dispatched = 99
     asyncio.run(world.copy.apply_positions())
     assert world.tables.offsets.query("g", "t00", 0) == -1
@@ -144,6 +149,7 @@ def test_offsets_wait_for_the_messages_that_they_name(world):
     asyncio.run(world.copy.apply_positions())
     assert world.tables.offsets.query("g", "t00", 0) == 5
     assert world.tables.timers.delay_offsets.query(3) == 4
+    assert world.here.taken == [{"table": {"t00@g": {}}}]
 
 
 def test_no_offsets_are_taken_from_a_former_master_that_is_a_slave_now(world, caplog):

@@ -6,7 +6,7 @@
 | 61 GET_TIMER_METRICS | the number of pending timers of each topic |
 | 906 EXCHANGE_BROKER_HA_INFO | where slaves copy from, and the end of the log at the open; nothing from a slave |
 | 907 GET_BROKER_HA_STATUS | the slaves of this master, or the connection of this slave |
-| 329004 GET_ENDED_LIVES | topics that were deleted, as in ``config/tailrace-min-offsets.json``; only Tailrace has it |
+| 329004 GET_SLAVE_STATE | topics that were deleted, and pops in order, as in their files; only Tailrace has it |
 | 908 RESET_MASTER_FLUSH_OFFSET | success: this setting of a slave has no effect on a master, nor in RocketMQ |
 """
 
@@ -46,7 +46,7 @@ class ReplicationProcessor:
         server.register(self.exchange, code.EXCHANGE_BROKER_HA_INFO)
         server.register(self.status, code.GET_BROKER_HA_STATUS)
         server.register(self.reset_master_flush_offset, code.RESET_MASTER_FLUSH_OFFSET)
-        server.register(self.ended_lives, code.GET_ENDED_LIVES)
+        server.register(self.slave_state, code.GET_SLAVE_STATE)
 
     def timer_checkpoint(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return a timer checkpoint, in its form on the disk: request 60."""
@@ -94,9 +94,12 @@ class ReplicationProcessor:
             return request.answer(body=fastjson.dumps(self._broker.slave.runtime_info()))
         return request.answer(body=fastjson.dumps(self._broker.replicas.to_json()))
 
-    def ended_lives(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the topics that were deleted, for slaves: request 329004."""
-        return request.answer(body=fastjson.dumps(encode_ended(dict(self._broker.store.inner.lives.table))))
+    def slave_state(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return what a slave copies besides the requests of RocketMQ: request 329004."""
+        orders = self._broker.pop_orders
+        return request.answer(body=fastjson.dumps({
+            **encode_ended(dict(self._broker.store.inner.lives.table)),
+            "consumerOrderInfo": {} if orders is None else orders.to_json()}))
 
     def reset_master_flush_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Answer success, because this setting of a slave has no effect on a master: request 908."""

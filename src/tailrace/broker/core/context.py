@@ -33,6 +33,7 @@ from tailrace.filters.message_filters import MessageFilters
 from tailrace.ha.replicas import Replicas
 from tailrace.ha.slave import Slave
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.remoting.client import RemotingClient
@@ -98,6 +99,8 @@ class BrokerContext:
     """``ip:port`` to which slaves connect; empty without a port for them."""
     replicas: Replicas = field(init=False)
     """The slaves that are connected."""
+    pop_orders: ConsumerOrderInfoManager | None = None
+    """Messages that groups have popped in order; set by POP consumption, and used on the event loop."""
     state: BrokerState = field(init=False)
     """What the broker forgets with topics and groups that are deleted."""
     executors: Executors = field(default_factory=Executors)

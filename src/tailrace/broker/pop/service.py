@@ -34,6 +34,7 @@ class PopConsumption:
         self.order = ConsumerOrderInfoManager(
             file_system, store.config_dir, broker.clock, self._free_timers.set)
         self.order.load()
+        broker.pop_orders = self.order
         for topic, group, queue_id, info in self.order.entries():  # a crash may have left what was deleted
             if info.offsets[0] < store.queue_of(topic, queue_id).begin_of_life:
                 self.order.clear(topic, group, queue_id)

@@ -308,7 +308,7 @@ _BROKER: Final = (
     Request(Code.PURGE_TOPIC, DELETE, TOPIC, b.PurgeTopicRequestHeader, changes="files of queues",
             named="Topic:topic", reference=False, touches=NOTHING),
     Request(Code.SYNC_STORE, GET, CLUSTER, reference=False, touches=NOTHING),
-    Request(Code.GET_ENDED_LIVES, LIST, CLUSTER, reference=False, touches=NOTHING),
+    Request(Code.GET_SLAVE_STATE, LIST, CLUSTER, reference=False, touches=NOTHING),
     Request(Code.FREE_BYTES, DELETE, CLUSTER, b.FreeBytesRequestHeader, changes=_LOG, reference=False, touches=NOTHING),
 )
 _ROUTES: Final = "routes of topics"
