@@ -10,7 +10,7 @@ CODE := src packages tests tools benchmarks deploy setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo docs test long release-check check fmt golden crash sim soak fuzz audit mutants interop bench bench-client \
-	bench-field bench-peer bench-recovery bench-requests bench-retention bench-timers console-pictures gen dist clean
+	bench-field bench-peer bench-recovery bench-replication bench-requests bench-retention bench-timers console-pictures gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -125,12 +125,14 @@ crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n rep
 	SEED=$(SEED) $(PY) tools/timer_model.py
 	SEED=$(SEED) $(PY) tools/broker_sweep.py
 	SEED=$(SEED) $(PY) tools/broker_kills.py
+	SEED=$(SEED) $(PY) tools/replication_kills.py
 	SEED=$(SEED) $(PY) tools/pop_model.py
 	$(PY) tools/enospc_run.py
 
-sim: $(VENV)/.installed  ## Whole stores, and clients on a network, simulated from seeds; SEED=n runs and replays one
+sim: $(VENV)/.installed  ## Whole stores, clients on a network, and masters with slaves, simulated from seeds; SEED=n runs and replays one
 	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/sim.py
 	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/client_sim.py
+	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/replication_sim.py
 
 soak: $(VENV)/.installed  ## The worst request of every code, and attacks, to a running server; SECONDS=n or ROUNDS=n, SEED=n
 	SECONDS=$(or $(SECONDS),0) ROUNDS=$(or $(ROUNDS),3) $(PY) tools/worst_requests.py
@@ -161,6 +163,9 @@ bench-client: $(VENV)/.installed  ## The Python client against our server: send,
 
 bench-timers: $(VENV)/.installed  ## Timers beside the reference: needs Maven and a JDK
 	$(PY) benchmarks/macro/timers.py
+
+bench-replication: $(VENV)/.installed  ## Pairs and two brokers of a cluster beside the reference: needs Maven and a JDK
+	$(PY) benchmarks/macro/replication.py
 
 bench-requests: $(VENV)/.installed  ## Transactions, POP and filters beside the reference: needs Maven and a JDK
 	$(PY) benchmarks/macro/broker_requests.py

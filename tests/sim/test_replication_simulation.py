@@ -1,0 +1,145 @@
+"""Masters and slaves from seeds; the same seed gives the same run; faults that are planted are found.
+
+``SEED`` is the first and ``RUNS`` counts them; `make sim` runs many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from replication_world import play
+
+from tailrace.broker.core import slaves
+from tailrace.ha import metadata_copy, slave_comparison
+from tailrace.ha.comparison import Comparison, Verdict
+from tailrace.ha.replicas import NOT_YET, Replicas
+from tailrace.ha.timer_positions import TimerPositions
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.testing.sent import ViolationError
+
+FIRST = int(os.environ.get("SEED", "1"))
+RUNS = int(os.environ.get("RUNS", "2"))
+SUPPORT = Path(__file__).parents[1] / "support"
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + RUNS))
+def test_slaves_have_what_their_master_promises(seed):
+    try:
+        counts = play(seed).counts
+    except ViolationError as error:
+        trace = "\n".join(error.world.trace[-60:])
+        raise AssertionError(f"{trace}\n{error}") from error
+    assert counts["acknowledged"] > 20
+    assert counts["checks"] > 40
+
+
+def trace_of(seed, hash_seed):
+    program = (
+        "import hashlib, logging, sys; logging.disable(50)\n"
+        f"sys.path.append({str(SUPPORT)!r})\n"
+        "from replication_world import play\n"
+        f"world = play({seed}, steps=8)\n"
+        "print(hashlib.md5(repr((world.trace, sorted(world.counts.items()))).encode()).hexdigest())")
+    return subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True,
+        env={**os.environ, "PYTHONHASHSEED": hash_seed}).stdout
+
+
+def test_a_seed_gives_the_same_run_in_every_process():
+    """Neither the order of sets nor the number of the process has a part in it."""
+    world = play(5, steps=8)
+    here = hashlib.md5(repr((world.trace, sorted(world.counts.items()))).encode()).hexdigest()
+    assert trace_of(5, "1").strip() == here
+
+
+# --- planted faults
+
+
+def believes_reports(monkeypatch):
+    """H2: a report above the end of the log counts."""
+    def report(replicas, replica, position):
+        if replica.next == NOT_YET:
+            replica.next = position or replicas._start()
+        replica.acknowledged = max(replica.acknowledged, position)
+        replicas.update()
+
+    monkeypatch.setattr(Replicas, "report", report)
+    monkeypatch.setattr(Replicas, "check_first", lambda *_: None)
+
+
+def compares_nothing(monkeypatch):
+    """H3: the transfer goes on where the slave's log ends, whatever its bytes are."""
+    async def begin(comparison):
+        low, high = await comparison._master.bounds()
+        comparison.master_end = high
+        return comparison._store.commit_log.max_offset
+
+    async def same(*_):
+        return Comparison(Verdict.SAME, 0, "")
+
+    monkeypatch.setattr(slave_comparison.Comparison, "begin", begin)
+    monkeypatch.setattr(slaves, "compare", same)
+
+
+def acknowledges_unsynced(monkeypatch):
+    """H5: a slave reports the end of its log under SYNC_FLUSH."""
+    monkeypatch.setattr(DefaultMessageStore, "acknowledged_until", lambda store: store.commit_log.max_offset)
+
+
+def counts_connections(monkeypatch):
+    """H11: two connections of one slave are two copies."""
+    def add(replicas, replica, most):
+        replicas._all[replica] = None
+        return []
+
+    monkeypatch.setattr(Replicas, "add", add)
+
+
+def takes_offsets_back(monkeypatch):
+    """H17: the copy of the master's offsets replaces those that were committed at the slave."""
+    monkeypatch.setattr(
+        metadata_copy, "merged_offsets", lambda own, before, theirs: {key: dict(one) for key, one in theirs.items()})
+
+
+def shows_each_checkpoint(monkeypatch):
+    """H19: a slave may copy a timer checkpoint that is ahead of its log."""
+    def shown(positions, acknowledged):
+        positions.note()
+        if positions._kept:
+            positions._shown = positions._kept.pop()[1]
+            positions._kept.clear()
+        return positions._shown
+
+    monkeypatch.setattr(TimerPositions, "shown", shown)
+
+
+PLANTS = {believes_reports: "I2", compares_nothing: "I1", acknowledges_unsynced: "I2"}
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("plant", PLANTS)
+def test_a_planted_fault_is_found(plant, monkeypatch):
+    plant(monkeypatch)
+    found = []
+    for seed in range(1, 61):
+        try:
+            play(seed)
+        except ViolationError as error:
+            found.append(str(error))
+            break
+    assert found, plant.__doc__
+    assert PLANTS[plant] in found[0]

@@ -1,0 +1,339 @@
+"""kill -9 of a master and of its slave, in pairs of Tailrace and RocketMQ.
+
+Each round sends from four threads, kills one of the two brokers at some moment, looks at both logs, starts the broker
+again, and waits until the slave has everything. What must hold:
+
+- the log of the slave is a prefix of the log of its master, byte for byte;
+- every message that was acknowledged with SEND_OK is in the log of the slave, at the position that the answer named;
+- a slave of Tailrace puts nothing into quarantine;
+- in the end every acknowledged message can be consumed from the master.
+
+PAIRS=ours/ours,ours/java,java/ours (master/slave; those with java need Maven and a JDK, and are left out without them),
+KILLS=n in each pair, SEED=n, FLUSH=ASYNC_FLUSH or SYNC_FLUSH. A seed repeats the choices, not the moments of the kills
+to the instruction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1] / "tests"
+sys.path.insert(0, str(TESTS / "support"))
+
+from java_peer import SIZES, JavaPeer, free_port, properties  # noqa: E402
+
+from tailrace import Message, Producer, PullConsumer  # noqa: E402
+from tailrace.errors import RemotingError  # noqa: E402
+from tailrace.formats import filenames  # noqa: E402
+from tailrace.formats.commitlog import BLANK_MAGIC  # noqa: E402
+from tailrace.formats.remoting import RequestCode, ResponseCode  # noqa: E402
+from tailrace.pytest_plugin import TailraceBroker  # noqa: E402
+from tailrace.remoting.client import RemotingClient  # noqa: E402
+from tailrace.testing.sent import ViolationError  # noqa: E402
+
+REFERENCE = TESTS / "interop" / "reference" / "rocketmq"
+TOPIC = "kills"
+THREADS = 4
+FILE = SIZES["mappedFileSizeCommitLog"]
+FOLLOWS_S = 180.0
+"""Longest time until a slave has everything: it connects each 5 s, and a JVM on a busy machine starts slowly."""
+MASTER = {
+    "brokerRole": "SYNC_MASTER", "brokerId": 0, "inSyncReplicas": 2, "slaveTimeout": 1000,
+    "autoCreateTopicEnable": "true"}
+SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "haHousekeepingInterval": 5000, "registerNameServerPeriod": 10_000}
+BOTH = {
+    **SIZES, "brokerName": "broker-a", "brokerClusterName": "DefaultCluster", "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1"}
+
+
+class Ours:
+    """A broker of Tailrace that is started again on the same port."""
+
+    kind = "ours"
+
+    def __init__(self, root: Path, namesrv: int, settings: dict[str, object], *, serves_names: bool) -> None:
+        self.root, port = root, free_port()
+        self.address = f"127.0.0.1:{port}"
+        self._broker = TailraceBroker(
+            root, "--listen", self.address, "--namesrv-listen", f"127.0.0.1:{namesrv}" if serves_names else "none",
+            settings={**settings, **({"haAllowedHosts": "127.0.0.1"} if settings["brokerId"] == 0 else {}),
+                      **({} if serves_names else {"namesrvAddr": f"127.0.0.1:{namesrv}"})})
+
+    def start(self) -> None:
+        self._broker.start()
+
+    def kill(self) -> None:
+        self._broker.kill()
+
+    def said(self) -> str:
+        return self._broker.log[-3000:]
+
+
+class Java:
+    """A broker of RocketMQ that is started again on the same port."""
+
+    kind = "java"
+
+    def __init__(self, root: Path, namesrv: int, settings: dict[str, object]) -> None:
+        root.parent.mkdir(exist_ok=True)
+        self.root, self._port = root, free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        self._conf = properties(root.with_name(f"{root.name}.conf"), {
+            **settings, "listenPort": self._port, "namesrvAddr": f"127.0.0.1:{namesrv}", "storePathRootDir": root,
+            "storePathCommitLog": f"{root}/commitlog", "transactionMetricFlushInterval": 100})
+        self._peer: JavaPeer | None = None
+
+    def start(self) -> None:
+        self._peer = JavaPeer(
+            [REFERENCE, "broker", self._conf], self.root.with_name(f"{self.root.name}.log"), self._port)
+
+    def kill(self) -> None:
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            peer.end(signal.SIGKILL)
+
+    def said(self) -> str:
+        return self._peer.said() if self._peer is not None else ""
+
+
+class Log:
+    """The log of a broker, as its files are."""
+
+    def __init__(self, root: Path) -> None:
+        self._directory = root / "commitlog"
+        self._end = 0
+
+    def bytes(self, start: int, until: int) -> bytes:
+        found = []
+        while start < until:
+            path = self._directory / f"{start - start % FILE:020d}"
+            if not path.exists():
+                break
+            with path.open("rb") as file:
+                file.seek(start % FILE)
+                part = file.read(min(until - start, FILE - start % FILE))
+            if not part:
+                break
+            found.append(part)
+            start += len(part)
+        return b"".join(found)
+
+    def end(self) -> int:
+        """Return the position after the last whole record that follows the one that was found before."""
+        while len(head := self.bytes(self._end, self._end + 8)) == 8:
+            size, magic = int.from_bytes(head[:4], "big", signed=True), int.from_bytes(head[4:], "big")
+            if size <= 0:
+                break
+            if magic != BLANK_MAGIC and not self.bytes(self._end + size - 1, self._end + size):
+                break
+            self._end += size if magic != BLANK_MAGIC else FILE - self._end % FILE
+        return self._end
+
+    def body(self, at: int) -> bytes:
+        """Return the bytes of the record at a position."""
+        size = int.from_bytes(self.bytes(at, at + 4), "big", signed=True)
+        return self.bytes(at, at + max(size, 0))
+
+
+def ask(address: str, code: int) -> dict:
+    """Return the JSON of an answer. Raises RemotingError."""
+    async def asked():
+        client = RemotingClient()
+        try:
+            answer = await client.invoke(address, code, {}, timeout_ms=5000)
+        finally:
+            await client.close()
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingError(f"code {answer.code}: {answer.remark}")
+        return json.loads(answer.body)
+
+    return asyncio.run(asked())
+
+
+class Pair:
+    """A master and a slave, and what was sent to them."""
+
+    def __init__(self, home: Path, kinds: str, seed: int, flush: str) -> None:
+        self.dice = random.Random(f"{kinds} {seed}")
+        self.kinds, self.namesrv = kinds, free_port()
+        master, _, slave = kinds.partition("/")
+        both = {**BOTH, "flushDiskType": flush}
+        (home / "m").mkdir()
+        (home / "s").mkdir()
+        self._names = None
+        if master == "java":
+            self._names = JavaPeer([REFERENCE, "namesrv", self.namesrv], home / "namesrv.log", self.namesrv)
+            self.master: Ours | Java = Java(home / "m" / "store", self.namesrv, both | MASTER)
+        else:
+            self.master = Ours(home / "m" / "store", self.namesrv, both | MASTER, serves_names=True)
+        self.slave: Ours | Java = (
+            Java(home / "s" / "store", self.namesrv, both | SLAVE) if slave == "java"
+            else Ours(home / "s" / "store", self.namesrv, both | SLAVE, serves_names=False))
+        self.acknowledged: dict[bytes, int] = {}
+        """Position by body."""
+        self.counts: collections.Counter[str] = collections.Counter()
+        self._looked = 0
+        self._same_until = 0
+        self._checked: set[bytes] = set()
+
+    # -- traffic
+
+    def _send(self, name: str, stop: threading.Event) -> None:
+        dice = random.Random(name)
+        with contextlib.suppress(RemotingError), Producer(
+            namesrv=f"127.0.0.1:{self.namesrv}", group=f"p{name}", timeout_ms=3000, retries=0
+        ) as producer:
+            for number in range(1 << 30):
+                if stop.is_set():
+                    return
+                body = f"{name}-{number} ".encode().ljust(dice.choice((20, 200, 3000)), b".")
+                sent = producer.send(Message(topic=TOPIC, body=body), queue_id=number % 2)
+                self.counts[sent.status] += 1
+                if sent.status == "SEND_OK":
+                    self.acknowledged[body] = int(sent.offset_msg_id[16:], 16)
+
+    def round(self, number: int) -> None:
+        """Send, and kill one of both. Raises ViolationError."""
+        victim = self.dice.choice((self.master, self.slave))
+        stop = threading.Event()
+        threads = [threading.Thread(target=self._send, args=(f"{number}.{n}", stop)) for n in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.3 + self.dice.random() * 1.2)
+        victim.kill()
+        self.counts["kills of the master" if victim is self.master else "kills of the slave"] += 1
+        if victim is self.slave:
+            time.sleep(self.dice.random() * 0.5)
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        self.look()
+        victim.start()
+        self.wait_until_it_follows()
+
+    # -- what must hold
+
+    def look(self) -> None:
+        """Compare the logs, and look for what was acknowledged since the last look. Raises ViolationError."""
+        ours, theirs = Log(self.slave.root), Log(self.master.root)
+        ours._end = theirs._end = self._looked
+        end, master_end = ours.end(), theirs.end()
+        if end > master_end:
+            raise ViolationError(f"the slave has {end}, and its master {master_end}")
+        if ours.bytes(self._same_until, end) != theirs.bytes(self._same_until, end):
+            raise ViolationError(f"the logs differ between {self._same_until} and {end}")
+        for body, at in self.acknowledged.items():
+            if body not in self._checked and body not in ours.body(at):
+                raise ViolationError(f"{body[:20]!r} at {at} is acknowledged, and not in the slave's log up to {end}")
+            self._checked.add(body)
+        self._looked = self._same_until = end
+        if (self.slave.root / filenames.QUARANTINE).exists():
+            raise ViolationError("the slave has put bytes into quarantine")
+
+    def wait_until_it_follows(self) -> None:
+        """Wait until the slave has acknowledged the end of the log."""
+        until = time.monotonic() + FOLLOWS_S
+        while True:
+            with contextlib.suppress(RemotingError):
+                status = ask(self.master.address, RequestCode.GET_BROKER_HA_STATUS)
+                end = status["masterCommitLogMaxOffset"]
+                if any(one["slaveAckOffset"] == end for one in status["haConnectionInfo"]):
+                    return
+            if time.monotonic() > until:
+                raise ViolationError(
+                    f"the slave does not follow in {FOLLOWS_S:g} s: {self.master.said()}\n{self.slave.said()}")
+            time.sleep(0.2)
+
+    def start(self) -> None:
+        self.master.start()
+        self.slave.start()
+        until = time.monotonic() + FOLLOWS_S
+        with Producer(namesrv=f"127.0.0.1:{self.namesrv}", timeout_ms=3000) as producer:
+            while True:
+                with contextlib.suppress(RemotingError):
+                    producer.create_topic(TOPIC, queues=2)
+                    with PullConsumer(namesrv=f"127.0.0.1:{self.namesrv}") as consumer:
+                        if len(consumer.queues(TOPIC)) == 2:
+                            break
+                if time.monotonic() > until:
+                    raise ViolationError(f"no route: {self.master.said()}")
+                time.sleep(0.5)
+        self.wait_until_it_follows()
+
+    def finish(self) -> None:
+        """Consume everything. Raises ViolationError."""
+        self.look()
+        with PullConsumer(namesrv=f"127.0.0.1:{self.namesrv}", group="audit", timeout_ms=10_000) as consumer:
+            found = {message.body for message in consumer.messages(TOPIC, start="first", follow=False)}
+        if lost := self.acknowledged.keys() - found:
+            raise ViolationError(f"{len(lost)} acknowledged messages cannot be consumed: {sorted(lost)[:3]}")
+
+    def stop(self) -> None:
+        self.slave.kill()
+        self.master.kill()
+        if self._names is not None:
+            self._names.end(signal.SIGKILL)
+
+
+def run(kinds: str, kills: int, seed: int, flush: str) -> bool:
+    """Run one pair. Return whether nothing was lost."""
+    began = time.time()
+    with tempfile.TemporaryDirectory(prefix="tailrace-kills-") as directory:
+        pair, done = Pair(Path(directory), kinds, seed, flush), 0
+        try:
+            pair.start()
+            for number in range(kills):
+                pair.round(number)
+                done += 1
+                if done % 20 == 0:
+                    print(f"{kinds} {flush}: {done} kills, {len(pair.acknowledged)} acknowledged", flush=True)
+            pair.finish()
+        except ViolationError as error:
+            print(f"VIOLATION {kinds} {flush} SEED={seed} after {done} kills: {error}", flush=True)
+            return False
+        finally:
+            pair.stop()
+        told = ", ".join(f"{name} {count}" for name, count in sorted(pair.counts.items()))
+        print(f"{kinds} {flush} SEED={seed}: 0 violations, {done} kills, {len(pair.acknowledged)} acknowledged, "
+              f"{pair._same_until} bytes, {time.time() - began:.0f} s: {told}", flush=True)
+    return True
+
+
+def has_reference() -> bool:
+    """Return whether RocketMQ can run here."""
+    if any(shutil.which(program) is None for program in ("mvn", "javac")):
+        return False
+    return not subprocess.run([REFERENCE, "setup"], capture_output=True, timeout=900, check=False).returncode
+
+
+def main() -> int:
+    seed, kills = int(os.environ.get("SEED", "1")), int(os.environ.get("KILLS", "20"))
+    flush = os.environ.get("FLUSH", "ASYNC_FLUSH")
+    pairs = os.environ.get("PAIRS", "ours/ours,ours/java,java/ours").split(",")
+    bad = 0
+    for kinds in pairs:
+        if "java" in kinds and not has_reference():
+            print(f"{kinds} is left out: it needs Maven, a JDK and the jars of RocketMQ")
+            continue
+        bad += not run(kinds, kills, seed, flush)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    sys.exit(main())
