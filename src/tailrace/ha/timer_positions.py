@@ -29,6 +29,7 @@ class TimerPositions:
         self._kept: deque[tuple[int, TimerCheckpointFields]] = deque()
         self._last: TimerCheckpointFields | None = None
         self._shown: TimerCheckpointFields | None = None
+        self._shown_end = 0
 
     def note(self) -> None:
         """Keep the checkpoint on the disk if it is a new one."""
@@ -41,11 +42,12 @@ class TimerPositions:
         self._kept.append((self._end(), fields))
 
     def shown(self, acknowledged: int | None) -> TimerCheckpointFields | None:
-        """Return the newest checkpoint whose log all slaves have; None before the first one.
+        """Return the newest checkpoint whose log all slaves have; None without one.
 
-        ``acknowledged`` is the position up to which all connected slaves have the log, None without a slave.
+        ``acknowledged`` is the position up to which all connected slaves have the log, None without a slave. It goes
+        back when another slave connects, which then must not see what was shown to those before.
         """
         self.note()
         while acknowledged is not None and self._kept and self._kept[0][0] <= acknowledged:
-            self._shown = self._kept.popleft()[1]
-        return self._shown
+            self._shown_end, self._shown = self._kept.popleft()
+        return self._shown if acknowledged is None or acknowledged >= self._shown_end else None

@@ -26,6 +26,8 @@ def test_a_checkpoint_is_shown_when_every_slave_has_its_log():
     assert positions.shown(250) == fields(2000)
     assert positions.shown(None) == fields(2000)
     assert positions.shown(300) == fields(3000)
+    assert positions.shown(299) is None, "another slave has connected, which has less"
+    assert positions.shown(300) == fields(3000)
 
 
 def test_many_checkpoints_of_a_slow_slave_are_not_all_kept():

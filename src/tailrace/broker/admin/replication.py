@@ -55,7 +55,7 @@ class ReplicationProcessor:
         found = self._broker.replicas.timer_checkpoint()
         if found is None:
             raise RefusalError(
-                ResponseCode.SYSTEM_ERROR, "no slave has the log up to the first timer checkpoint of this broker yet")
+                ResponseCode.SYSTEM_ERROR, "not every slave has the log up to a timer checkpoint of this broker yet")
         return request.answer(body=TIMER_CHECKPOINT.pack(*found))
 
     def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
