@@ -56,13 +56,13 @@ $(VENV)/.docs: requirements/docs.txt $(VENV)/.installed
 
 setup: $(VENV)/.installed  ## The environment in .venv, which every other target makes by itself
 
-$(VENV)/.user-packages: requirements/spark.txt requirements/grpc.txt $(VENV)/.tools
+$(VENV)/.user-packages: requirements/spark.txt requirements/sql.txt requirements/grpc.txt $(VENV)/.tools
 	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/spark.txt \
-	  -r requirements/grpc.txt
+	  -r requirements/sql.txt -r requirements/grpc.txt
 	@touch $@
 
 # The demo needs what users install, not the tools of dev.txt.
-$(VENV)/.demo: requirements/spark.txt requirements/grpc.txt $(VENV)/.tools $(SOURCES)
+$(VENV)/.demo: requirements/spark.txt requirements/sql.txt requirements/grpc.txt $(VENV)/.tools $(SOURCES)
 	@if [ ! -e $(VENV)/.installed ]; then \
 	  $(MAKE) --no-print-directory -j2 $(VENV)/.user-packages $(VENV)/.compiled && \
 	  $(PY) tools/point_spark_here.py; fi

@@ -83,7 +83,7 @@ COMMAND = (sys.executable, "-m", "tailrace.cli")
 def tailrace(*arguments: object) -> list[dict[str, Any]]:
     """Run a command; the JSON lines it prints."""
     shown = [
-        argument if not isinstance(argument, Path)
+        f'"{argument}"' if " " in str(argument) else argument if not isinstance(argument, Path)
         else argument.name if argument.suffix else argument.name.upper() for argument in arguments]
     console.print(f"  [bold]$ tailrace {' '.join(map(str, shown))}[/bold]")
     done = subprocess.run(
@@ -361,7 +361,7 @@ def with_spark(store: Path, scratch: Path) -> None:
     console.print(
         f"  Spark {result['version']}, session in {result['started_s']:.1f} s, first query in "
         f"{result['took_s']:.1f} s, no broker running")
-    act(11, "Archive what retention deletes, and read archive and log as one table")
+    act(11, "Archive what retention deletes, and query archive and log as one table")
     archive_act(scratch, console, tailrace, Server)
 
 
