@@ -649,6 +649,7 @@ def test_processes_that_are_killed_at_random_add_every_record_to_exactly_one_sna
                 child.kill()
                 killed += 1
                 child.join()
+                longest *= 1.2  # a busy machine must let one come to its end
                 continue
             assert child.exitcode == 0
             longest = max(0.3, (longest + time.monotonic() - began) / 2)
