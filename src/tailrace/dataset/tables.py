@@ -103,8 +103,8 @@ def _timers(directory: Directory, now_ms: int) -> Iterable[tuple[Any, ...]]:
 
 def _segments(directory: Directory) -> Iterable[tuple[Any, ...]]:
     log, archived = _log_of(directory), directory if isinstance(directory, ArchivedDirectory) else None
-    for one in archived.manifests if archived is not None else ():
-        yield one.segment, one.until, one.until - one.segment, None, False, True
+    for start, until in archived.spans if archived is not None else ():
+        yield start, until, until - start, None, False, True
     for file in log.log_files if log is not None else ():
         at = file.file_from_offset
         head = log.read(at, STORE_TIME_HEAD) if log is not None else b""

@@ -19,7 +19,7 @@ from rich.table import Table
 from tailrace.errors import StoreError
 from tailrace.spark.archive.directory import ArchivedQueue
 from tailrace.spark.offset_ranges import units_of
-from tailrace.spark.source.archive_scan import ArchiveTask
+from tailrace.spark.source.archive_scan import ArchiveTask, IndexedTask
 from tailrace.spark.source.batch_reader import TailraceBatchReader
 from tailrace.spark.source.checkpoints import Directory, from_json
 from tailrace.spark.source.offsets import (
@@ -34,6 +34,7 @@ from tailrace.spark.source.scan import ScanTask, plan_tasks
 from tailrace.spark.source.schema import column_names
 from tailrace.spark.source.stream_reader import TailraceStreamReader
 from tailrace.spellings import size_text
+from tailrace.store.archive_manifest import manifest_path
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import DirectoryState, StoreDirectory
 
@@ -200,6 +201,9 @@ def _task(task: InputPartition) -> TaskPlan:
     if isinstance(task, ArchiveTask):
         return TaskPlan(task.label, "archive", task.start, task.end, tuple(
             f"{task.archive}/{file.path}" for file in task.files))  # as the manifest names them
+    if isinstance(task, IndexedTask):
+        return TaskPlan(task.label, "archive", task.start, task.end, tuple(
+            manifest_path(task.archive, one.segment) for one in task.segments))
     assert isinstance(task, ScanTask)
     return TaskPlan(task.label, "log", task.start, task.end, tuple(path for path, _, _ in task.files))
 

@@ -25,7 +25,7 @@ from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import ChecksumMismatchError, CorruptionError, UnsupportedVersionError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 
-__all__ = ["HEAD_BYTES", "MANIFESTS", "OPEN", "ROWS", "VERSION", "ArchivedFile", "BrokenLink", "FilePart",
+__all__ = ["HEAD_BYTES", "MANIFESTS", "OPEN", "ROWS", "VERSION", "ArchivedFile", "BrokenLink", "FilePart", "Linked",
            "LostMessage", "Manifest", "ManifestLink", "QueueRange", "archived_path", "broken_link", "list_manifests",
            "manifest_path", "open_ranges", "read_manifest", "wrong_file", "write_manifest"]
 
@@ -237,6 +237,14 @@ def list_manifests(file_system: FileSystem, archive: str, within: str = MANIFEST
     return sorted(found)
 
 
+class Linked(NamedTuple):
+    """What the links of an archive need to know of a manifest."""
+
+    segment: int
+    sha256: str
+    before: ManifestLink | None
+
+
 class BrokenLink(NamedTuple):
     """A manifest that another one names and that is missing, or, with ``exchanged``, is not the
     one that is named."""
@@ -253,7 +261,7 @@ class BrokenLink(NamedTuple):
                 f"{self.named_by} names as the one before it")
 
 
-def broken_link(manifests: Sequence[Manifest]) -> BrokenLink | None:
+def broken_link(manifests: Sequence[Manifest | Linked]) -> BrokenLink | None:
     """Return the first manifest that is missing or was exchanged, by the links of the others.
 
     ``manifests`` are all of an archive up to some segment, in the order of the log. A manifest

@@ -8,7 +8,7 @@ deleted and created again, only the newer topic counts.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, Final, final
 
@@ -21,28 +21,31 @@ from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, CqUnit
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFileQueue
+from tailrace.spark.archive.index import Group, Indexed, cached_manifest, groups, manifest_of
 from tailrace.spark.archive.layout import MESSAGE
 from tailrace.spark.archive.parquet_file import groups_with_topic, opened
 from tailrace.store.archive_manifest import (
     OPEN,
     BrokenLink,
+    Linked,
     Manifest,
     QueueRange,
     archived_path,
     broken_link,
     list_manifests,
     open_ranges,
-    read_manifest,
 )
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.wall_times import WallTimes
 
-__all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
+__all__ = ["ArchivedDirectory", "ArchivedQueue", "Part", "open_archived"]
 
 _log = get_logger(__name__)
 _FOREVER: Final = (1 << 63) - 1
 Key = tuple[str, int]
+Part = tuple[Manifest | Group, QueueRange]
+"""A range of a queue that a manifest has, or a run of an index."""
 
 
 @final
@@ -53,7 +56,7 @@ class ArchivedQueue(ConsumeQueue):
     """
 
     def __init__(
-        self, key: Key, live: ConsumeQueue | None, archived: list[tuple[Manifest, QueueRange]], archive: str,
+        self, key: Key, live: ConsumeQueue | None, archived: list[Part], archive: str,
         file_system: FileSystem,
     ) -> None:
         super().__init__(*key, live.files if live is not None else MappedFileQueue(
@@ -78,8 +81,11 @@ class ArchivedQueue(ConsumeQueue):
 
     def offset_by_time(self, timestamp: int) -> int | None:
         """Return the first archived offset stored at ``timestamp`` or later, or None if all are older."""
-        for manifest, one in self.archived:
-            if one.max_store_timestamp >= timestamp:
+        for source, run in self.archived:
+            if run.max_store_timestamp >= timestamp:
+                manifest, one = self._first(
+                    source, run, lambda manifest: manifest.max_store_timestamp >= timestamp,
+                    lambda one: one.max_store_timestamp >= timestamp)
                 offsets, times = self._columns(manifest, "storeTimestamp")
                 found = np.flatnonzero(times // 1000 >= timestamp)
                 return int(offsets[found[0]]) if len(found) else one.end
@@ -87,12 +93,38 @@ class ArchivedQueue(ConsumeQueue):
 
     def offset_by_position(self, phy_offset: int) -> int | None:
         """Return the first archived offset whose position is ``phy_offset`` or later, or None."""
-        for manifest, one in self.archived:
-            if one.last >= phy_offset:
+        for source, run in self.archived:
+            if run.last >= phy_offset:
+                manifest, one = self._first(
+                    source, run, lambda manifest: manifest.until > phy_offset, lambda one: one.last >= phy_offset)
                 offsets, places = self._columns(manifest, "commitLogOffset")
                 found = np.flatnonzero(places >= phy_offset)
                 return int(offsets[found[0]]) if len(found) else one.end
         return None
+
+    def _first(
+        self, source: Manifest | Group, run: QueueRange, reaches: Callable[[Manifest], bool],
+        holds: Callable[[QueueRange], bool],
+    ) -> tuple[Manifest, QueueRange]:
+        """Return the first segment of a run whose range of this queue ``holds``, and the range.
+
+        ``reaches`` is true for the manifest of that segment and of all later ones.
+        """
+        if isinstance(source, Manifest):
+            return source, run
+
+        def manifest_at(one: Indexed) -> Manifest:
+            return manifest_of(self.file_system, self.archive, one)
+
+        segments = _segments_of(source, run)
+        found = bisect_left(segments, True, key=lambda one: reaches(manifest_at(one)))
+        for manifest in map(manifest_at, segments[found:]):
+            for one in manifest.queues:
+                if (one.topic, one.queue_id) == (self.topic, self.queue_id) and holds(one):
+                    return manifest, one
+        raise CorruptionError(
+            f"{self.archive}: no manifest of {segments[0].segment} to {segments[-1].until} has what the index says of "
+            f"{self.topic} queue {self.queue_id}")
 
     def _columns(self, manifest: Manifest, name: str) -> tuple[Any, Any]:
         """Return (offsets, values of a column) of the messages of this queue in a segment, by offset."""
@@ -116,18 +148,22 @@ class ArchivedQueue(ConsumeQueue):
 
 @final
 class ArchivedDirectory:
-    """Has the reading methods of ``StoreDirectory``: ``live`` is the store, ``manifests`` the archive before it."""
+    """Has the reading methods of ``StoreDirectory``: ``live`` is the store, ``sources`` the archive before it."""
 
     def __init__(
-        self, live: StoreDirectory, archive: str, manifests: list[Manifest], file_system: FileSystem,
+        self, live: StoreDirectory, archive: str, sources: list[Manifest | Group], file_system: FileSystem,
         missing: BrokenLink | None = None,
     ) -> None:
         self.missing = missing
         """The first manifest that is missing although another one names it."""
-        self.live, self.archive, self.manifests = live, archive, manifests
+        self.live, self.archive, self.sources = live, archive, sources
         self.path = live.path
-        self._bases = [one.segment for one in manifests]
-        self._queues = _merge(live, archive, manifests, file_system)
+        self.spans = [
+            (one.segment, one.until) for source in sources
+            for one in (source.segments if isinstance(source, Group) else (source,))]
+        """Start and end of each segment."""
+        self._bases = [start for start, _ in self.spans]
+        self._queues = _merge(live, archive, sources, file_system)
 
     def queues(self) -> list[ConsumeQueue]:
         """Return every queue of log and archive, by topic and number."""
@@ -150,10 +186,10 @@ class ArchivedDirectory:
         """Return True if a part of [first, until) is neither in the archive nor in the log."""
         start = self.live.min_phy_offset if self.live.log_files else _FOREVER
         at = first
-        for one in self.manifests[max(bisect_left(self._bases, first + 1) - 1, 0) :]:
-            if one.segment > at or at >= until:
+        for low, high in self.spans[max(bisect_left(self._bases, first + 1) - 1, 0) :]:
+            if low > at or at >= until:
                 break
-            at = max(at, one.until)
+            at = max(at, high)
         return at < min(until, start) and at < until
 
 
@@ -169,35 +205,45 @@ def open_archived(
     """
     file_system = file_system or OsFileSystem()
     least = live.min_phy_offset if live.log_files else _FOREVER
-    found: list[Manifest] = []
-    known: list[Manifest] = []
-    for segment in list_manifests(file_system, archive):
-        if segment >= least:
-            break
-        manifest = read_manifest(file_system, archive, segment)
-        if manifest is None:
-            continue
-        known.append(manifest)
-        if not manifest.verified:
-            continue
-        if manifest.until > least:
+    found: list[Manifest | Group] = []
+    known: list[Linked] = []
+    unprotected: list[int] = []
+    there = [segment for segment in list_manifests(file_system, archive) if segment < least]
+    indexed = groups(file_system, archive, there)
+    place = until = 0
+    while place < len(there):
+        group = indexed.get(there[place])
+        manifest = cached_manifest(file_system, archive, there[place]) if group is None else None
+        place += 1 if group is None else len(group.segments)
+        if group is not None:
+            found.append(group)
+            known += [
+                Linked(one.segment, one.sha256, None if number else group.before)
+                for number, one in enumerate(group.segments)]
+            until = group.until
+        elif manifest is not None:
+            known.append(Linked(manifest.segment, manifest.sha256, manifest.before))
+            unprotected += [] if manifest.protected else [manifest.segment]
+            found += [manifest] if manifest.verified else []
+            until = manifest.until
+        if found and found[-1].until > least:
             raise CorruptionError(
-                f"{archive} is not of {live.path}: its segment {segment} ends at {manifest.until}, "
+                f"{archive} is not of {live.path}: its segment {there[place - 1]} ends at {found[-1].until}, "
                 f"where the log has begun at {least}")
-        found.append(manifest)
     if not live.log_files:
-        start = known[-1].until if known else min(list_manifests(file_system, archive, OPEN), default=0)
+        start = until if known else min(list_manifests(file_system, archive, OPEN), default=0)
         found += [one for one in open_ranges(file_system, archive, start) if one.verified]
     broken = broken_link(known)
     if broken is not None and broken.exchanged:
         raise CorruptionError(f"{archive}: {broken}; restore it from a copy")
-    if old := [one.segment for one in known if not one.protected]:
-        events.AN_ARCHIVE_HAS_MANIFESTS_WITHOUT_A_CHECKSUM.log(_log, archive=archive, manifests=len(old), first=old[0])
+    if unprotected:
+        events.AN_ARCHIVE_HAS_MANIFESTS_WITHOUT_A_CHECKSUM.log(
+            _log, archive=archive, manifests=len(unprotected), first=unprotected[0])
     return ArchivedDirectory(live, archive, found, file_system, broken)
 
 
 def _merge(
-    live: StoreDirectory, archive: str, manifests: list[Manifest], file_system: FileSystem
+    live: StoreDirectory, archive: str, sources: list[Manifest | Group], file_system: FileSystem
 ) -> Mapping[Key, ConsumeQueue]:
     there: dict[Key, ConsumeQueue] = {}
     for queue in live.queues():
@@ -206,24 +252,42 @@ def _merge(
             kept = copy(queue)
             kept.logical_min_offset = 0
         there[queue.topic, queue.queue_id] = kept
-    ranges: dict[Key, list[tuple[Manifest, QueueRange]]] = {}
-    for manifest in manifests:
-        for one in manifest.queues:
-            ranges.setdefault((one.topic, one.queue_id), []).append((manifest, one))
+    ranges: dict[Key, list[Part]] = {}
+    for source in sources:
+        for one in source.queues if isinstance(source, Manifest) else source.runs:
+            ranges.setdefault((one.topic, one.queue_id), []).append((source, one))
     for key, own in ranges.items():
         present = there.get(key)
         least = _FOREVER if present is None else present.min_offset
-        used: list[tuple[Manifest, QueueRange]] = []
+        used: list[Part] = []
         deleted_up_to = live.lives.deleted_up_to(key[0])
-        for manifest, one in reversed(own):
+        for source, one in reversed(_parted(own, deleted_up_to, archive, file_system)):
             # A Java broker begins a topic that is created again at 0, and Tailrace after the offsets of the older one.
             if one.end > least or one.last < deleted_up_to:
                 events.OFFSETS_OF_AN_OLDER_TOPIC_OF_THE_SAME_NAME_ARE_LEFT_OUT.log(
                     _log, topic=one.topic, queue_id=one.queue_id, until=one.end)
                 break
-            used.append((manifest, one))
+            used.append((source, one))
             least = one.start
         if used:
             used.reverse()
             there[key] = ArchivedQueue(key, present, used, archive, file_system)
     return there
+
+
+def _parted(own: list[Part], place: int, archive: str, file_system: FileSystem) -> list[Part]:
+    """Return the parts of a queue; instead of a run with positions on both sides of ``place`` those of its segments."""
+    found: list[Part] = []
+    for source, one in own:
+        if isinstance(source, Manifest) or not one.first < place <= one.last:
+            found.append((source, one))
+            continue
+        for manifest in (manifest_of(file_system, archive, each) for each in _segments_of(source, one)):
+            found += [(manifest, each) for each in manifest.queues
+                      if (each.topic, each.queue_id) == (one.topic, one.queue_id)]
+    return found
+
+
+def _segments_of(group: Group, run: QueueRange) -> list[Indexed]:
+    """Return the segments of a group that a run may be in."""
+    return [one for one in group.segments if one.until > run.first and one.segment <= run.last]

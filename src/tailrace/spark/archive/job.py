@@ -35,6 +35,7 @@ from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.node.synced_directory import open_synced
 from tailrace.segments import MappedFile
+from tailrace.spark.archive import index
 from tailrace.spark.archive.layout import (
     LOCK,
     OPEN_FILE,
@@ -152,6 +153,8 @@ class ArchiveJob:
         """Segments with a manifest, in order. No other job writes them while this one has the lock."""
         self._rows: dict[str, list[str]] | None = None
         """For each name of a segment's directory, the days that have it; None before the first is needed."""
+        self._indexes: dict[int, int] | None = None
+        """The last segment of each index, by its first one; None before they are needed."""
         self._new_files: list[str] = []
         self.gone: list[int] = []
         """Segments that retention deleted before they were archived."""
@@ -213,7 +216,7 @@ class ArchiveJob:
         waiting: list[tuple[MappedFile, Manifest | None]] = []
         self.skipped = 0
         for file in sealed:
-            published = read_manifest(self._file_system, self._archive, file.file_from_offset)
+            published = index.cached_manifest(self._file_system, self._archive, file.file_from_offset)
             if published is None:
                 waiting.append((file, None))
                 continue
@@ -227,6 +230,7 @@ class ArchiveJob:
                 waiting.append((file, published))
         done = _counter(share, sum(file.size for file, _ in waiting))
         made, problems = self._run_tasks(directory, waiting, done)
+        self._index()
         if problems:
             raise StoreError("; ".join(problems))
         if len(sealed) >= len(directory.log_files) - 1:
@@ -278,6 +282,7 @@ class ArchiveJob:
             f"segment {one}: {why}; the log no longer has the segment"
             for one, why in sorted(broken.items()) if one not in in_log]
         problems += self._mend_links(accept_missing=accept_missing)
+        self._index()
         if problems:
             raise StoreError("; ".join(problems))
         return made
@@ -442,6 +447,7 @@ class ArchiveJob:
         # The link to a missing manifest is kept, because nothing else says that it is missing.
         if before is None or self._has(before.segment):
             before = self._link_to(there[place - 1]) if place else None
+        self._drop_index(manifest.segment)
         write_manifest(self._file_system, self._archive, replace(manifest, before=before))
         if not self._has(manifest.segment):
             there.insert(place, manifest.segment)
@@ -452,6 +458,7 @@ class ArchiveJob:
                 following.before is None or (
                     following.before.segment <= manifest.segment and self._has(following.before.segment))
             ):
+                self._drop_index(following.segment)
                 write_manifest(self._file_system, self._archive, replace(following, before=link))
 
     def _has(self, segment: int) -> bool:
@@ -481,14 +488,53 @@ class ArchiveJob:
             missing = one.before is not None and one.before.segment not in there
             if one.protected and one.before != link and (accept_missing or not missing):
                 found[number] = replace(one, before=link)
+                self._drop_index(one.segment)
                 write_manifest(self._file_system, self._archive, found[number])
         why = broken_link(found)
         return [] if why is None else [
             (f"{self._archive}: {why}: restore it from a copy, or continue without it with "
             "--accept-missing")]
 
+    def _index_ends(self) -> dict[int, int]:
+        """Return the last segment of each index that can be read, by its first one; remove the others."""
+        if self._indexes is None:
+            self._indexes = {}
+            for first in index.list_indexes(self._file_system, self._archive):
+                group = index.read_group(self._file_system, self._archive, first)
+                if group is None:
+                    self._file_system.remove(index.index_path(self._archive, first))
+                else:
+                    self._indexes[first] = group.segments[-1].segment
+        return self._indexes
+
+    def _drop_index(self, segment: int) -> None:
+        """Remove the indexes that have a segment, before its manifest changes."""
+        there = self._index_ends()
+        for first in [first for first, last in there.items() if first <= segment <= last]:
+            self._file_system.remove(index.index_path(self._archive, first))
+            self._file_system.sync_dir(f"{self._archive}/{index.INDEX}")
+            del there[first]
+
+    def _index(self) -> None:
+        """Write the indexes that are missing, each of a thousand segments in the order of the log."""
+        there, kept = self._index_ends(), set()
+        for place in range(0, len(self._there) - index.GROUP + 1, index.GROUP):
+            chosen = self._there[place : place + index.GROUP]
+            kept.add(chosen[0])
+            if there.get(chosen[0]) == chosen[-1]:
+                continue
+            manifests = [self._readable(one) for one in chosen]
+            group = index.group_of([one for one in manifests if one is not None]) if all(manifests) else None
+            if group is not None:
+                index.write_group(self._file_system, self._archive, group)
+                there[chosen[0]] = chosen[-1]
+        for first in [first for first in there if first not in kept]:  # segments before it were removed
+            self._file_system.remove(index.index_path(self._archive, first))
+            del there[first]
+
     def _remove_manifest(self, segment: int) -> None:
         path = manifest_path(self._archive, segment)
+        self._drop_index(segment)
         if self._file_system.exists(path):
             self._file_system.remove(path)
             self._file_system.sync_dir(path.rpartition("/")[0])

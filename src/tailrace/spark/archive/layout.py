@@ -4,6 +4,7 @@
     rows/dt=YYYY-MM-DD/segment=p<20 digits>/open-<20 digits>-NNNNN.parquet   of a segment that is still written
     _manifests/<20 digits>.json                             one per segment; only files that it names are read
     _open/<20 digits>.json                                  one per range of the segment that is still written
+    _index/<20 digits>.json                                 what planning needs of a thousand manifests (``index``)
     _staging/<20 digits>/<attempt>/                         files of attempts that are not published
     _lock                                                   held by the job that writes
 

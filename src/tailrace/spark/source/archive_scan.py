@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,6 +19,7 @@ from tailrace.formats.commitlog import SysFlag, decompress_body
 from tailrace.formats.inner_batch import INNER_NUM_MAX
 from tailrace.logs import get_logger
 from tailrace.spark.archive.directory import ArchivedDirectory, ArchivedQueue
+from tailrace.spark.archive.index import Group, Indexed, manifest_of
 from tailrace.spark.archive.layout import MESSAGE
 from tailrace.spark.archive.parquet_file import groups_with_topic, opened
 from tailrace.spark.archive.rows import ENCODED_COLUMNS
@@ -25,6 +27,7 @@ from tailrace.spark.offset_ranges import OffsetRange
 from tailrace.spark.source.archived_batches import batch_messages
 from tailrace.spark.source.damaged_records import report_damaged
 from tailrace.spark.source.options import ReadOptions
+from tailrace.spark.source.own_units import TABLE_BYTES, packed, unpacked
 from tailrace.spark.source.partition import InputPartition
 from tailrace.store.archive_manifest import (
     ArchivedFile,
@@ -35,7 +38,8 @@ from tailrace.store.archive_manifest import (
 )
 from tailrace.store.consume_queue import ConsumeQueue
 
-__all__ = ["ArchiveTask", "RecordCount", "plan_archive", "read_archive", "task_for_vanished"]
+__all__ = [
+    "ArchiveTask", "IndexedTask", "RecordCount", "plan_archive", "read_archive", "task_for_vanished", "tasks_in"]
 
 _log = get_logger(__name__)
 _BATCH_ROWS: Final = 1 << 14
@@ -56,6 +60,17 @@ class ArchiveTask(InputPartition):
         self.start, self.end = span
 
 
+class IndexedTask(InputPartition):
+    """Messages with positions in [start, end) to read from segments of an index, whose manifests the task reads."""
+
+    def __init__(
+        self, label: str, archive: str, segments: Sequence[Indexed], span: tuple[int, int], table: bytes
+    ) -> None:
+        super().__init__(span)
+        self.label, self.archive, self.segments, self.table = label, archive, tuple(segments), table
+        self.start, self.end = span
+
+
 @dataclass(slots=True)
 class RecordCount:
     """Number of records that were read. An inner batch counts once."""
@@ -65,7 +80,7 @@ class RecordCount:
 
 def plan_archive(
     label: str, directory: ArchivedDirectory, ranges: Ranges, options: ReadOptions
-) -> list[ArchiveTask]:
+) -> list[InputPartition]:
     """Return tasks for messages before the log. Raises DataLossError if neither log nor archive has a message."""
     wanted: dict[int, list[OffsetRange]] = {}
     for queue in directory.queues():
@@ -77,19 +92,66 @@ def plan_archive(
         if not isinstance(queue, ArchivedQueue):
             continue
         _check_holes(label, directory, queue, (start, end), options)
-        for manifest, one in queue.archived:
+        for source, one in queue.archived:
             low, high = max(start, one.start), min(end, one.end)
             if low < high:
                 # A record with earlier messages may also have those at ``low``.
                 begin = max(low - INNER_NUM_MAX + 1, one.start) if one.is_batch else low
-                wanted.setdefault(manifest.segment, []).append(OffsetRange(
+                wanted.setdefault(source.segment, []).append(OffsetRange(
                     queue.topic, queue.queue_id, begin, high, one.first, one.last, low if one.is_batch else -1))
-    return [
-        task for manifest in directory.manifests if manifest.segment in wanted
-        for task in _tasks_of(
-            label, directory.archive, manifest, wanted[manifest.segment], options,
-            (manifest.segment, manifest.until))
-    ]
+    tasks: list[InputPartition] = []
+    tables = {one.segment: packed(wanted[one.segment]) for one in directory.sources
+              if isinstance(one, Group) and one.segment in wanted}
+    split_bytes = options.split_bytes
+    if tables and "splitbytes" not in options.given:
+        total = sum(one.until - one.segment for one in directory.sources if one.segment in tables)
+        split_bytes = max(split_bytes, -(-total // max(TABLE_BYTES // max(map(len, tables.values())), 1)))
+    for source in directory.sources:
+        if source.segment not in wanted:
+            continue
+        asked = wanted[source.segment]
+        if isinstance(source, Group):
+            tasks += _tasks_of_group(label, directory.archive, source, asked, tables[source.segment], split_bytes)
+        else:
+            tasks += _tasks_of(label, directory.archive, source, asked, options, (source.segment, source.until))
+    return tasks
+
+
+def _tasks_of_group(
+    label: str, archive: str, group: Group, wanted: Sequence[OffsetRange], table: bytes, split_bytes: int
+) -> list[IndexedTask]:
+    """Return tasks for the segments of an index; each has about ``split_bytes`` of the log, of one or more segments."""
+    low, high = min(one.first for one in wanted), max(one.last for one in wanted)
+    tasks: list[IndexedTask] = []
+    waiting: list[Indexed] = []
+    chosen = [one for one in group.segments if one.segment <= high and one.until > low]
+    for one in chosen:
+        waiting.append(one)
+        start, until = waiting[0].segment, one.until
+        if until - start >= split_bytes or one is chosen[-1]:
+            count = max((until - start) // split_bytes, 1) if len(waiting) == 1 else 1
+            bounds = [start + (until - start) * number // count for number in range(count + 1)]
+            tasks += [IndexedTask(label, archive, waiting, span, table) for span in itertools.pairwise(bounds)]
+            waiting = []
+    return tasks
+
+
+def tasks_in(task: IndexedTask, options: ReadOptions) -> Iterator[ArchiveTask]:
+    """Yield the tasks of the files that begin in the range of a task, by the manifests of its segments.
+
+    Raises CorruptionError for a manifest that is missing or is not the one that was indexed.
+    """
+    asked = unpacked(task.table)
+    for segment in task.segments:
+        manifest = manifest_of(OsFileSystem(), task.archive, segment)
+        there = {(one.topic, one.queue_id) for one in manifest.queues}
+        own = [one for one in asked if (one.topic, one.queue_id) in there
+               and one.first < manifest.until and one.last >= manifest.segment]
+        files = [one for one in manifest.files if task.start <= one.start < task.end]
+        if own and files:
+            span = min(one.start for one in files), max(one.end for one in files)
+            yield from _tasks_of(
+                task.label, task.archive, manifest, own, replace(options, split_bytes=1 << 62), span)
 
 
 def _check_start(directory: ArchivedDirectory, queue: ConsumeQueue, options: ReadOptions) -> None:

@@ -26,13 +26,16 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.log_paths import segment_files
 from tailrace.store.queue_search import first_at, message_from
 
-__all__ = ["OwnUnits", "QueueFiles", "RangeQueue", "bounds_of", "each_once", "own_units", "packed", "unpacked"]
+__all__ = ["TABLE_BYTES", "OwnUnits", "QueueFiles", "RangeQueue", "bounds_of", "each_once", "own_units", "packed",
+           "queues_on_disk", "unpacked"]
 
 RangeQueue = tuple[ConsumeQueue, OffsetRange]
 _LOOK: Final = 1 << 14
 _LAST: Final = 3
 """Number of units that decide that a queue has left a range: one of them may be damaged."""
 _NEAR: Final = 8
+TABLE_BYTES: Final = 256 << 20
+"""Bytes of the packed ranges in all tasks of a plan together, if ``splitBytes`` is not given."""
 
 
 class QueueFiles(NamedTuple):

@@ -34,16 +34,19 @@ from tailrace.spark.archive.directory import ArchivedDirectory
 from tailrace.spark.offset_ranges import OffsetRange, RowFilter, units_of
 from tailrace.spark.source.archive_scan import (
     ArchiveTask,
+    IndexedTask,
     RecordCount,
     plan_archive,
     read_archive,
     task_for_vanished,
+    tasks_in,
 )
 from tailrace.spark.source.checkpoints import Directory
 from tailrace.spark.source.damaged_records import report_damaged
 from tailrace.spark.source.offsets import Ranges
 from tailrace.spark.source.options import ReadOptions
 from tailrace.spark.source.own_units import (
+    TABLE_BYTES,
     QueueFiles,
     RangeQueue,
     bounds_of,
@@ -69,8 +72,6 @@ _FEW: Final = 1 << 22
 _BYTES_OF_A_QUEUE: Final = 256 << 10
 """Bytes of the log in a task for each queue, so that it takes less time to find units than to read records.
 Only if ``splitBytes`` is not given."""
-_TABLE_BYTES: Final = 256 << 20
-"""Bytes of the tables of all tasks together, if ``splitBytes`` is not given."""
 _OF_PROPERTIES: Final = frozenset({"keys", "tags", "uniqKey"})  # columns for which a walk parses properties
 
 
@@ -191,7 +192,7 @@ def _split_bytes(total: int, queues: int, table: int, options: ReadOptions, *, i
     if "splitbytes" in options.given:
         return options.split_bytes
     least = 0 if is_read else queues * _BYTES_OF_A_QUEUE
-    return max(options.split_bytes, least, -(-total // max(_TABLE_BYTES // table, 1)))
+    return max(options.split_bytes, least, -(-total // max(TABLE_BYTES // table, 1)))
 
 
 def plan_tasks(
@@ -209,6 +210,9 @@ def read_task(task: InputPartition, options: ReadOptions) -> Iterator[pa.RecordB
     """Yield the Arrow batches of a task of either kind; nothing for the partition of an empty plan."""
     if isinstance(task, ArchiveTask):
         yield from read_archive(task, options)
+    elif isinstance(task, IndexedTask):
+        for one in tasks_in(task, options):
+            yield from read_archive(one, options)
     elif isinstance(task, ScanTask):
         yield from read_scan(task, options)
 
