@@ -22,7 +22,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 KERNELS = (
     "record", "append", "hashes", "queue_units", "index_entries", "index_chains", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_units",
-    "properties", "table_records", "unit_records", "signatures", "send_lane", "pull_lane",
+    "properties", "table_records", "unit_records", "signatures", "send_lane", "pull_lane", "file_end",
 )
 SOURCES = Path("src/tailrace/kernels")
 ELSEWHERE = {"append": Path("src/tailrace/store")}
@@ -103,7 +103,8 @@ def extensions() -> list[Extension]:
                 f"tailrace.kernels._compiled.{name}",
                 [str(copy)],
                 extra_compile_args=os.environ.get("TAILRACE_CFLAGS", "-O3 -g0").split() + FLAGS.get(name, []),
-                extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],  # no symbols, a third of the size
+                extra_link_args=os.environ.get(  # no symbols, a third of the size
+                    "TAILRACE_LDFLAGS", "-Wl,-s" if sys.platform == "linux" else "").split(),
             )
         )
     cythonized = list(cythonize(made, build_dir="build/c", include_path=["build/kernels"], quiet=True))

@@ -1,8 +1,5 @@
 """Both twins of the appender and of table rows write the same bytes and count the same."""
 
-import threading
-import types
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +9,7 @@ from interpreted_kernels import interpreted
 from tailrace import Message, kernels
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import encode_batch
+from tailrace.kernels.file_end import FileEnd
 from tailrace.kernels.properties import message_properties
 from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
@@ -43,6 +41,22 @@ puts = st.lists(
     min_size=1, max_size=6)
 
 
+class File(FileEnd):
+    """A file in memory."""
+
+    def __init__(self, start, calls):
+        super().__init__(FILE)
+        self.size, self.file_from_offset, self.buffer = FILE, start, memoryview(bytearray(FILE))
+        self._calls = calls
+
+    def reserve(self, until):
+        return until
+
+    def write_after(self, data, at):
+        self._calls.append(len(data))
+        self.buffer[at : at + len(data)] = data
+
+
 class Log:
     """Files in memory, and an appender of one of the twins over them."""
 
@@ -53,7 +67,7 @@ class Log:
         self.last_file(0)
         self.now, self.flags = 5, RunningFlags()
         self.tail = module.Appender(
-            threading.Lock(), self.tick, self.tick, self.flags, self, self.roll, crc, 1000, long_put, stage)
+            module.PutLock(), self.tick, self.tick, self.flags, self, self.roll, crc, 1000, long_put, stage)
 
     def tick(self):
         self.now = self.next_tick(self.now)
@@ -65,17 +79,7 @@ class Log:
 
     def last_file(self, _):
         if not self.files or self.files[-1].wrote_position == FILE:
-            buffer = memoryview(bytearray(FILE))
-
-            def write_after(data, at):
-                self.calls.append(len(data))
-                buffer[at : at + len(data)] = data
-
-            self.files += (types.SimpleNamespace(
-                size=FILE, file_from_offset=len(self.files) * FILE, wrote_position=0, buffer=buffer,
-                reserve=lambda until: until, write_after=write_after),)
-            file = self.files[-1]
-            file.advance = lambda size: setattr(file, "wrote_position", file.wrote_position + size)
+            self.files += (File(len(self.files) * FILE, self.calls),)
         return self.files[-1]
 
     def roll(self, file):

@@ -29,6 +29,7 @@ __all__ = [
     "column_records",
     "columns",
     "compiled",
+    "file_end",
     "hashes",
     "header",
     "index_chains",
@@ -103,6 +104,7 @@ if TYPE_CHECKING:
     from tailrace.kernels import (
         column_records,
         columns,
+        file_end,
         hashes,
         header,
         index_chains,

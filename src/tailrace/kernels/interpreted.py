@@ -8,6 +8,7 @@ same results both ways.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -71,7 +72,8 @@ def _module() -> ModuleType:
     made.__dict__.update(
         compiled=False, NULL=None, declare=_declare, cast=_cast, exceptval=_decorator, returns=_decorator,
         cclass=_unchanged, cfunc=_unchanged, ccall=_unchanged, inline=_unchanged, nogil=_Nogil(), gil=_Nogil(),
-        with_gil=_unchanged, address=_unchanged, bint=_Type(bool), void=_Type(int), const=_Type(int))
+        with_gil=_unchanged, pymutex=threading.Lock, address=_unchanged,
+        bint=_Type(bool), void=_Type(int), const=_Type(int))
     for name in ("Py_ssize_t", "int", "uint", "longlong", "ulonglong", "uchar", "size_t", "p_char",
                  "p_uchar", "p_const_char", "p_const_uchar", "p_longlong", "p_Py_ssize_t", "p_void"):
         made.__dict__[name] = _Type(int)

@@ -14,7 +14,7 @@ Owns one file. Invariants:
       process if the disk cannot read them. A caller that takes the mapping itself (``hold_view``, ``buffer``,
       ``select`` with ``mapped``) answers for that.
 Commit point: ``advance`` for readers, ``flush`` for durability. Other rooms move positions with these and with
-``loaded_at``, ``end_at`` and ``doubt`` only.
+``loaded_at``, ``end_at`` and ``doubt`` only. The wrote position is in `FileEnd`, where compiled code has its verbs.
 Concurrency: one writer; beside it any number of readers, one flusher, and one service for ``reserve_ahead``.
 Durable on return: ``flush`` all bytes below the position it returns; nothing else.
 """
@@ -32,6 +32,7 @@ from tailrace import events
 from tailrace.env.filesystem import File, FileSystem, Mapping
 from tailrace.env.whole_files import open_new
 from tailrace.errors import DiskFullError, FatalStorageError, StoreClosedError
+from tailrace.kernels.file_end import FileEnd
 from tailrace.logs import get_logger
 from tailrace.segments.lease import Lease
 from tailrace.segments.open_files import OpenFiles
@@ -54,7 +55,7 @@ def _raise(path: str, error: OSError) -> NoReturn:
 
 
 @final
-class MappedFile:
+class MappedFile(FileEnd):
     """A file of ``size`` bytes that starts at ``file_from_offset`` of its stream.
 
     ``mapped`` files are written through ``buffer`` or, for many pages, with ``write_after``; disk blocks are allocated
@@ -68,6 +69,7 @@ class MappedFile:
         self, file_system: FileSystem, path: str, file_from_offset: int, size: int, *, mapped: bool = False,
         allocate_step: int = 0, open_files: OpenFiles | None = None, foreign: bool = False,
     ) -> None:
+        super().__init__(size)
         self.path = path
         self.file_from_offset = file_from_offset
         self.size = size
@@ -411,12 +413,6 @@ class MappedFile:
                 file.punch_hole(start, self.size - start)
         except OSError as error:
             events.BLOCKS_ARE_KEPT.log(_log, file=self.path, cause=error)
-
-    def advance(self, n: int) -> None:
-        """Publish ``n`` bytes that were stored through ``buffer``."""
-        end = self.wrote_position + n
-        assert end <= self.size, "M1"
-        self.wrote_position = end
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
         """Write ``data`` after the last byte. Return its position, or -1 if it does not fit."""

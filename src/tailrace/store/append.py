@@ -10,7 +10,6 @@ short message spends most of its time here.
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,11 @@ from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.big_endian import be16, be32
 from tailrace.kernels.shared.copying import clear_bytes, pointer_to
 from tailrace.kernels.shared.crc32 import crc32, crc_at, use_crc32
+from tailrace.kernels.shared.file_end import advance, numbers_of, wrote
 from tailrace.kernels.shared.kinds import kind_in
+from tailrace.kernels.shared.machine_clock import MONOTONIC, WALL, nanoseconds
+from tailrace.kernels.shared.put_counts import PUT_LIMITS_MS, PutCounts
+from tailrace.kernels.shared.put_lock import PutLock
 from tailrace.kernels.shared.record_encoding import CRC_31_BITS, RecordFields, put_record, size_of
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 
@@ -32,14 +35,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PUT_LIMITS_MS", "Appender", "BatchWriter", "ItemsWriter", "MadeRecords", "MakeRecords", "MessageWriter",
-    "PutCounts", "QueueKey", "RecordWriter", "crc32", "kind_of", "use_crc32",
+    "PutCounts", "PutLock", "QueueKey", "RecordWriter", "crc32", "kind_of", "use_crc32",
 ]
 SOURCE_SHA256 = ""
 
 QueueKey = tuple[str, int]
 MakeRecords = Callable[[int, Any, int, int, int, Any, int], tuple[int, int]]
 """Function that makes records, see `MadeRecords`."""
-PUT_LIMITS_MS = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
 _PUT_OK = PutMessageStatus.PUT_OK  # in a variable, because looking up a member takes longer
 _NO_NEXT_FILE = (DiskFullError, FatalStorageError, OSError)
 """Errors if the next segment file cannot be created. A failed sync also sets the running flags."""
@@ -47,40 +49,6 @@ _INNER_BATCH = cython.declare(cython.longlong, 0x80)
 _FOLLOWS = cython.declare(cython.int, 256)  # running_flags.FOLLOWS, as a C number
 _PART = cython.declare(cython.int, 2048)
 """Most records that are written at a time, because dispatch also needs the interpreter's lock."""
-
-
-@cython.cclass
-class PutCounts:
-    """Messages that were put, calls that failed, and how long calls took.
-
-    ``distribution`` has the number of calls for each range of times. PUT_LIMITS_MS are the upper bounds of the
-    ranges in ms; the last range has none. `Appender` counts calls that appended a record, under the lock of the log.
-    The puts of one ``append_some`` count as calls of equal length.
-    """
-
-    times: int = cython.declare(cython.longlong, visibility="public")
-    failed_times: int = cython.declare(cython.longlong, visibility="public")
-    size: int = cython.declare(cython.longlong, visibility="readonly")
-    time_max_ms: int = cython.declare(cython.longlong, visibility="readonly")
-    distribution: list[int] = cython.declare(list, visibility="readonly")
-
-    def __init__(self) -> None:
-        self.times = self.failed_times = self.size = self.time_max_ms = 0
-        self.distribution = [0] * (len(PUT_LIMITS_MS) + 1)
-
-    @cython.cfunc
-    def _done(
-        self, calls: cython.longlong, records: cython.longlong, size: cython.longlong, elapsed_ns: cython.longlong,
-    ) -> cython.void:
-        elapsed_ms: cython.longlong = elapsed_ns // calls // 1_000_000
-        place: cython.Py_ssize_t = 0
-        self.times += records
-        self.size += size
-        if elapsed_ms > 0:
-            self.time_max_ms = max(self.time_max_ms, elapsed_ms)
-            while place < len(PUT_LIMITS_MS) and elapsed_ms > PUT_LIMITS_MS[place]:
-                place += 1
-        self.distribution[place] += calls
 
 
 @cython.cclass
@@ -98,12 +66,12 @@ class RecordWriter:
     queue_id: int = cython.declare(cython.longlong, visibility="readonly")
     queue_offset: int = cython.declare(cython.longlong, visibility="readonly")
     store_timestamp: int = cython.declare(cython.longlong, visibility="readonly")
-    _key: QueueKey
+    _key: Any  # QueueKey, None before a message is taken
     _counted: cython.bint
     _born_now: cython.bint
     _whole: cython.bint
     _separate: cython.bint
-    _positions: Any  # () if callers do not need them
+    _positions: Any  # a list, None if callers do not need them
     _bound: cython.longlong
     _full: cython.bint
     _common: RecordFields
@@ -114,7 +82,7 @@ class RecordWriter:
         self._common = RecordFields()
         self._restart(count)
         if message is not None:
-            self._share(message, topic)
+            self._share(message, message.topic, topic, message.queue_id, message.flag)
 
     @cython.cfunc
     def _restart(self, count: cython.Py_ssize_t) -> cython.void:
@@ -122,18 +90,20 @@ class RecordWriter:
         self.count, self.done, self._bound = count, 0, 0
         self.phy_offset = self.until = self.queue_id = self.queue_offset = -1
         self.store_timestamp = 0
-        self._whole, self._separate, self._positions, self._key = False, False, (), ("", 0)
+        self._whole, self._separate, self._positions, self._key = False, False, None, None
         self._counted, self._born_now = True, False
 
     @cython.cfunc
-    def _share(self, message: MessageExtBrokerInner, topic: bytes) -> cython.void:
-        """Take what all records have in common from a message."""
+    def _share(
+        self, message: MessageExtBrokerInner, name: Any, topic: bytes, queue_id: cython.longlong,
+        flag: cython.longlong,
+    ) -> cython.void:
+        """Take what all records have in common from a message, of which the caller has read three fields."""
         common: RecordFields = self._common
         if topic is None:
             raise TypeError("the topic of a record must not be None")
-        self._key = (message.topic, message.queue_id)
-        common.queue_id = message.queue_id
-        common.flag = message.flag
+        self._key = (name, queue_id)
+        common.queue_id, common.flag = queue_id, flag
         common.sys_flag = message.sys_flag
         common.born_timestamp = message.born_timestamp
         common.set_born_host(message.born_host)
@@ -143,10 +113,12 @@ class RecordWriter:
     @cython.cfunc
     def _result(self, status: PutMessageStatus, remark: str) -> PutMessageResult:
         """Return the result of the put."""
+        positions: Sequence[int] = ()
+        if self._positions is not None:
+            positions = self._positions[:self.done]
         return PutMessageResult(
             status, self.phy_offset, self.until, self.queue_id, self.queue_offset, self.store_timestamp, self.done,
-            self._positions[:self.done] if len(self._positions) > self.done else self._positions, remark,
-            self._common.store_host)
+            positions, remark, self._common.store_host)
 
     @cython.cfunc
     def _begin(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
@@ -193,17 +165,20 @@ class MessageWriter(RecordWriter):
         if properties is None:
             raise TypeError("properties are bytes")
         self._prepare(None, topic, 1)
-        self._take(message, topic, body if type(body) is bytes else bytes(body), properties)
+        self._take(message, message.topic, topic, message.queue_id, message.flag)
+        self._take_parts(body if type(body) is bytes else bytes(body), properties)
         self._complete, self._advance = complete, advance
 
     @cython.cfunc
-    def _take(self, message: MessageExtBrokerInner, topic: bytes, body: bytes, properties: bytes) -> cython.void:
-        """Take the message of a put."""
+    def _take(
+        self, message: MessageExtBrokerInner, name: Any, topic: bytes, queue_id: cython.longlong,
+        flag: cython.longlong,
+    ) -> cython.void:
+        """Take the message of a put without its body and properties."""
         kind: cython.longlong
-        self._share(message, topic)
+        self._share(message, name, topic, queue_id, flag)
         self._common.reconsume_times = message.reconsume_times
         self._common.prepared = message.prepared_transaction_offset
-        self._take_parts(body, properties)
         kind = self._common.sys_flag & L.TRANSACTION_MASK
         self._counted = kind not in (L.TRANSACTION_PREPARED, L.TRANSACTION_ROLLBACK)
 
@@ -372,11 +347,13 @@ def kind_of(message: MessageExtBrokerInner) -> cython.int:
 
     What ``message.kind`` says is not looked for again.
     """
-    kind: cython.int = message.kind
-    stored: bytes
+    return _kind(message.kind, message.properties)
+
+
+@cython.cfunc
+def _kind(kind: cython.int, stored: bytes) -> cython.int:
     start = cython.declare(cython.p_const_uchar)
     if kind < 0:
-        stored = message.properties
         start = stored
         kind = kind_in(start, 0, len(stored))[0]
     return kind
@@ -412,8 +389,8 @@ class Appender:
     copied: bool = cython.declare(cython.bint, visibility="public")
     wake: Callable[[], object] | None = cython.declare(object, visibility="public")
     refused: Callable[[PutMessageResult], object] | None = cython.declare(object, visibility="public")
-    _acquire: Callable[[], bool]
-    _release: Callable[[], None]
+    _lock: PutLock
+    _gettime: cython.size_t
     _now_ms: Callable[[], int]
     _monotonic_ns: Callable[[], int]
     _flags: RunningFlags
@@ -422,6 +399,7 @@ class Appender:
     _append_crc: cython.bint
     _file: MappedFile | None
     _buffer: cython.uchar[::1]
+    _end: cython.p_longlong  # of _file
     _stage: bytearray | None
     _long_put: cython.longlong
     _stage_size: cython.Py_ssize_t
@@ -431,14 +409,15 @@ class Appender:
     _spare: MessageWriter | None
 
     def __init__(
-        self, lock: threading.Lock, now_ms: Callable[[], int], monotonic_ns: Callable[[], int], flags: RunningFlags,
+        self, lock: PutLock, now_ms: Callable[[], int], monotonic_ns: Callable[[], int], flags: RunningFlags,
         queue: MappedFileQueue, roll: Callable[[MappedFile], None], append_prop_crc: cython.bint,
         plain_size: cython.Py_ssize_t, long_put: cython.longlong, stage_size: cython.Py_ssize_t,
+        gettime: cython.size_t = 0,
     ) -> None:
         self.counts, self.queue_offsets, self.topics = PutCounts(), {}, {}
         self.plain_size, self._long_put, self._stage_size = plain_size, long_put, stage_size
         self.last_store_timestamp, self.store_host = 0, b"\x7f\x00\x00\x01\x00\x00\x00\x00"
-        self._acquire, self._release = lock.acquire, lock.release
+        self._lock, self._gettime = lock, gettime
         self._now_ms, self._monotonic_ns, self._flags = now_ms, monotonic_ns, flags
         self._queue, self._roll = queue, roll
         self._append_crc, self._file, self._stage = append_prop_crc, None, None
@@ -448,6 +427,21 @@ class Appender:
         """Release the last file. The caller holds the lock, or no thread puts any more."""
         self._file = None
         self._buffer = None
+        self._end = cython.NULL
+
+    @cython.cfunc
+    def _time_ns(self) -> cython.longlong:
+        """Return the monotonic time."""
+        if cython.compiled and self._gettime:
+            return nanoseconds(self._gettime, MONOTONIC)
+        return self._monotonic_ns()
+
+    @cython.cfunc
+    def _wall_ms(self) -> cython.longlong:
+        """Return the wall time."""
+        if cython.compiled and self._gettime:
+            return nanoseconds(self._gettime, WALL) // 1_000_000
+        return self._now_ms()
 
     def plain_writer(self, message: MessageExtBrokerInner, hooked: cython.bint = False) -> MessageWriter | None:
         """Return the writer of a plain message, or None if the message needs the checks of the caller.
@@ -465,22 +459,23 @@ class Appender:
     @cython.cfunc
     def _plain(self, message: MessageExtBrokerInner, hooked: cython.bint, keep: cython.bint) -> MessageWriter | None:
         """Return the writer of a plain message, None for another one. The caller may keep it, or pass it to `_put`."""
-        topic = self.topics.get(message.topic)
-        body = message.body
-        stored = message.properties
+        name, queue_id, flag = message.topic, message.queue_id, message.flag  # once: a look-up takes time
+        topic = self.topics.get(name)
+        body, stored = message.body, message.properties
         writer: MessageWriter
         if (
             topic is None or type(body) is not bytes or type(stored) is not bytes
-            or type(message.flag) is not int or type(message.queue_id) is not int
+            or type(flag) is not int or type(queue_id) is not int
             or len(body) + len(stored) > self.plain_size
-            or kind_of(message) & (C.LMQ if hooked else C.LMQ | C.WAITS)
+            or _kind(message.kind, stored) & (C.LMQ if hooked else C.LMQ | C.WAITS)
         ):
             return None
         writer = self._taken(keep)
         try:
-            writer._take(message, topic, body, stored)
+            writer._take(message, name, topic, queue_id, flag)
         except OverflowError:
             return None
+        writer._take_parts(body, stored)
         if (
             not -0x80000000 <= writer._common.flag <= 0x7FFFFFFF or not 0 <= writer._common.queue_id <= 0x7FFFFFFF
             or writer._common.sys_flag & _INNER_BATCH
@@ -611,7 +606,7 @@ class Appender:
         flags = self._flags
         if not flags.bits & _FOLLOWS or not flags.is_sound():
             raise StoreNotWritableError(flags.reason or "only the log of a slave takes bytes of a master")
-        self._acquire()
+        self._lock._enter()
         try:
             files = self._queue.files
             if not files:
@@ -625,7 +620,7 @@ class Appender:
             if file.is_full():
                 self.drop()  # a full file may be unmapped
                 file = self._last_file()
-            at = file.wrote_position
+            at = wrote(self._end)
             if size > self._size - at:
                 raise RawAppendError(
                     f"{size} bytes at {phy_offset} cross the end of a file at {self._start + self._size}")
@@ -637,19 +632,19 @@ class Appender:
                 file.write_after(data, at)
             else:
                 file.buffer[at : at + size] = data
-            file.advance(size)
+            advance(self._end, size)
             return phy_offset + size
         finally:
-            self._release()
+            self._lock._leave()
 
     @cython.cfunc
     def _append(self, writer: RecordWriter) -> cython.void:
         """Write the records of a writer. If an error is raised, ``writer.done`` of them are in the log."""
         now: cython.longlong
-        began: cython.longlong = self._monotonic_ns()
-        self._acquire()
+        began: cython.longlong = self._time_ns()
+        self._lock._enter()
         try:
-            now = self._now_ms()
+            now = self._wall_ms()
             if writer._born_now:
                 writer._common.born_timestamp = now
             now = max(now, self.last_store_timestamp)  # of two C numbers
@@ -658,7 +653,7 @@ class Appender:
             writer._common.append_crc = self._append_crc
             writer._begin(self.queue_offsets)
             file = self._last_file()
-            if writer._whole and file.wrote_position + writer._bound + L.BLANK_SIZE > self._size:
+            if writer._whole and wrote(self._end) + writer._bound + L.BLANK_SIZE > self._size:
                 file = self._next_file(file)
             while writer.done < writer.count:
                 self._append_part(writer, file)
@@ -673,8 +668,8 @@ class Appender:
             if writer.done:
                 self.counts._done(
                     writer.done if writer._separate else 1, writer.done, writer.until - writer.phy_offset,
-                    self._monotonic_ns() - began)
-            self._release()
+                    self._time_ns() - began)
+            self._lock._leave()
 
     @cython.cfunc
     def _last_file(self) -> MappedFile:
@@ -686,6 +681,7 @@ class Appender:
             assert file is not None
             self._size, self._start, self._reserved = file.size, file.file_from_offset, 0
             self._buffer = file.buffer
+            self._end = numbers_of(file.numbers())
             self._file = file
         return file
 
@@ -697,7 +693,7 @@ class Appender:
 
     @cython.cfunc
     def _append_part(self, writer: RecordWriter, file: MappedFile) -> cython.void:
-        at: cython.Py_ssize_t = file.wrote_position
+        at: cython.Py_ssize_t = wrote(self._end)
         stop: cython.longlong = at + writer._bound + L.BLANK_SIZE
         limit: cython.Py_ssize_t = min(stop, self._size)
         size: cython.Py_ssize_t
@@ -717,7 +713,7 @@ class Appender:
             if not at:
                 raise ValueError(f"a record is longer than a file of {self._size} bytes")
             return
-        file.advance(size)  # the commit point: now the records are in the log
+        advance(self._end, size)  # the commit point: now the records are in the log
         if writer.phy_offset < 0:
             writer.phy_offset = self._start + at
         writer.until = self._start + at + size

@@ -12,7 +12,6 @@ run one at a time under ``put_lock``. When a put returns, nothing is durable yet
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Final, final
@@ -20,7 +19,7 @@ from typing import Final, final
 import numpy as np
 
 from tailrace.config import StoreConfig
-from tailrace.env.clock import Clock
+from tailrace.env.clock import Clock, machine_clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import MessageIllegalError
 from tailrace.formats import names as N
@@ -51,6 +50,7 @@ from tailrace.store.append import (
     MadeRecords,
     MakeRecords,
     MessageWriter,
+    PutLock,
     QueueKey,
     RecordWriter,
     kind_of,
@@ -98,7 +98,7 @@ class CommitLog:
         lives: EndedLives,
     ) -> None:
         self._config = config
-        self.put_lock = threading.Lock()
+        self.put_lock = PutLock()
         self.queue = MappedFileQueue(
             file_system, paths.all, config.mapped_file_size_commit_log, mapped=True,
             allocate_step=config.commit_log_allocate_step, open_files=open_files, read_only=paths.read_only,
@@ -107,7 +107,7 @@ class CommitLog:
             self.put_lock, clock.now_ms, clock.monotonic_ns, flags, self.queue, self._roll,
             config.enabled_append_prop_crc,
             min(config.mapped_file_size_commit_log - 1024, config.max_message_size, 32000),
-            *long_put_limits(config.mapped_file_size_commit_log))
+            *long_put_limits(config.mapped_file_size_commit_log), machine_clock(clock))
         self.queue_offsets: Final = self.tail.queue_offsets
         """The next queue offset of each queue."""
         self.rules = RecordRules(config, self.tail.topics)

@@ -42,8 +42,9 @@ class StoreStatsService:
 
     def get_done(self, result: GetMessageResult) -> None:
         """Count one read; one that is only put off until its messages are in memory is not one."""
-        if result.record_count:
-            self.found(result.record_count + result.inner_messages)
+        if result.record_count:  # as `found`, because a call costs a hundredth of a read
+            self.get_found_times += 1
+            self.get_transferred += result.record_count + result.inner_messages
         elif not result.is_cold:
             self.get_miss_times += 1
 
