@@ -2,8 +2,9 @@
 
 FRAMES is the number of frames, at least, and SEED the first seed. Each block of some thousand frames is served by two
 brokers, one without the lanes: frames at the borders of what is plain, the same with other bytes in their headers, and
-segments of many of them together; captures of clients too, if files of frames are given. Every second block is of
-pulls, with some sends between them. Prints each difference with the seed of its block; exits 1 if there was one.
+segments of many of them together; frames that clients have sent, which `record_frames.py` has recorded, too. Every
+second block is of pulls, with some sends between them. Prints each difference with the seed of its block; exits 1 if
+there was one, or if a lane takes none of the recorded frames.
 ``SEED=n FRAMES=1`` plays one block again.
 """
 
@@ -20,7 +21,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
 from lane_world import (
+    CAPTURES,
     borders,
+    captured,
     differences,
     dispatch,
     filled,
@@ -38,16 +41,11 @@ from tailrace.config import FlushDiskType
 
 BLOCK = 4000
 """Number of mutated frames of a block; it has about ten times as many in all."""
+FILLED = 199
+"""Sends of `filled` that take the lane: all to one topic but the first."""
+LATER = 1 << 42
+"""A version of a subscription after those of all recorded pulls, in ms since 1970."""
 KINDS = ({}, {"enabled_append_prop_crc": True}, {"flush_disk_type": FlushDiskType.SYNC_FLUSH})
-
-
-def frames_of(path: Path) -> list[bytes]:
-    """Return the whole frames of a file, with the topic that the brokers have."""
-    data, found, at = path.read_bytes().replace(b"LaneTopic", b"PlainLong"), [], 0
-    while at + 8 <= len(data) and (end := at + 4 + int.from_bytes(data[at : at + 4], "big")) <= len(data):
-        found.append(data[at:end])
-        at = end
-    return found
 
 
 def healthy(frames: list[bytes]) -> list[bytes]:
@@ -58,6 +56,31 @@ def healthy(frames: list[bytes]) -> list[bytes]:
     finally:
         shutil.rmtree(scratch)
     return [frame for frame, answer in zip(frames, answers, strict=True) if not answer.endswith(b"closed")]
+
+
+def recorded(paths: list[Path]) -> tuple[list[bytes], list[bytes]]:
+    """Return the sends and the pulls in files. Raises SystemExit if both ways differ, or a lane takes none."""
+    kinds: tuple[list[bytes], list[bytes]] = [], []
+    taken = [0, 0]
+    for path in paths:
+        text = []
+        for number, (kind, frames) in enumerate(zip(("sends", "pulls"), captured(path), strict=True)):
+            scratch = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
+            before = filled(topic="PlainLong")
+            try:
+                outcome, found = differences(scratch, [*before, member(version=LATER), *frames])
+            finally:
+                shutil.rmtree(scratch)
+            if found:
+                sys.exit(f"{path}: {kind} differ\n" + "\n".join(found))
+            in_lane = outcome.in_lane - FILLED
+            taken[number] += in_lane
+            text.append(f"{in_lane} of {len(frames)} {kind} in a lane")
+            kinds[number].extend(frames)
+        print(f"{path.name}: {', '.join(text)}", flush=True)
+    if not all(taken):
+        sys.exit(f"the lanes take {taken[0]} of the recorded sends and {taken[1]} of the pulls")
+    return kinds
 
 
 def sends_of(chance: random.Random, edges: list[bytes], known: list[bytes], seed: int) -> list[Any]:
@@ -78,7 +101,8 @@ def pulls_of(chance: random.Random, edges: list[bytes], known: list[bytes], seed
     chunks = [*frames, *joined(frames[:200] + 5 * plain, BLOCK // 8, seed)]
     for _ in range(20):
         tags = chance.choice(("*", "*", "t0", "t2"))
-        chunks.insert(chance.randrange(len(chunks)), member(tags=tags, version=1795688144160 + chance.randrange(3)))
+        chunks.insert(chance.randrange(len(chunks)), member(
+            tags=tags, version=chance.choice((1795688144160, 1795688144161, 1795688144162, LATER))))
         at = chance.randrange(len(chunks))
         chunks[at:at] = [send(), dispatch]
     return [*filled(), *chunks]
@@ -86,9 +110,9 @@ def pulls_of(chance: random.Random, edges: list[bytes], known: list[bytes], seed
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("captures", nargs="*", type=Path, help="files of frames that clients have sent to LaneTopic")
-    captures = [frame for path in parser.parse_args().captures for frame in frames_of(path)]
+    parser.add_argument("captures", nargs="*", type=Path, default=CAPTURES, help="files of recorded frames")
     logging.disable(logging.CRITICAL)
+    sent, pulled = recorded(parser.parse_args().captures)
     wanted, seed = int(os.environ.get("FRAMES", "1000000")), int(os.environ.get("SEED", "1"))
     began, count, in_lane, bad = time.monotonic(), 0, 0, 0
     edges, pull_edges = borders(), pull_borders()
@@ -96,9 +120,9 @@ def main() -> int:
     while count < wanted:
         chance = random.Random(seed)
         if seed % 2:
-            chunks = sends_of(chance, edges, sends + chance.choices(captures or [send()], k=len(sends)), seed)
+            chunks = sends_of(chance, edges, sends + chance.choices(sent, k=len(sends)), seed)
         else:
-            chunks = pulls_of(chance, pull_edges, pulls, seed)
+            chunks = pulls_of(chance, pull_edges, pulls + chance.choices(pulled, k=len(pulls)), seed)
         scratch = Path(tempfile.mkdtemp(dir=os.environ.get("TMPDIR")))
         try:
             outcome, found = differences(scratch, chunks, store_config={

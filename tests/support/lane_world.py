@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import orjson
 
@@ -17,7 +18,7 @@ from tailrace.broker.controller import BrokerController
 from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import java_string_hash
-from tailrace.formats.remoting import RemotingCommand, SerializeType, encode
+from tailrace.formats.remoting import RemotingCommand, SerializeType, decode_frame, encode
 from tailrace.formats.requests.message_headers import (
     BROKER_NAME_FIELDS,
     SendMessageRequestHeader,
@@ -268,11 +269,27 @@ def dispatch(world):
     return b""
 
 
-def filled(count=200):
-    """Chunks that fill queues 0 to 2 of the topic with messages of some tags and lengths, and one of another topic."""
+CAPTURES = sorted((Path(__file__).parents[1] / "fixtures" / "frames").glob("*.bin"))
+"""Frames that clients have sent to LaneTopic, recorded by tools/record_frames.py."""
+
+
+def captured(path):
+    """The sends and the pulls of a file of frames, with a topic that the brokers have."""
+    data, found, at = path.read_bytes().replace(b"LaneTopic", b"PlainLong"), ([], []), 0
+    while at < len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4], "big")
+        command, _ = decode_frame(data, at, end)
+        found[command.code in (11, 361)].append(data[at:end])
+        at = end
+    return found
+
+
+def filled(count=200, topic="Plain"):
+    """Chunks that fill queues 0 to 2 of a topic with messages of some tags and lengths, and one of another topic."""
     def one(n):
         return send({
-            "queueId": str(n % 3), "properties": PROPERTIES.replace("TAGS\x01t\x02", f"TAGS\x01t{n % 3}\x02")},
+            "topic": topic, "queueId": str(n % 3),
+            "properties": PROPERTIES.replace("TAGS\x01t\x02", f"TAGS\x01t{n % 3}\x02")},
             opaque=n, body=b"b" * (n % 7 * 100 + 1))
 
     return [b"".join(one(n) for n in range(count)), send({"topic": "Other"}), dispatch, member()]
