@@ -41,6 +41,7 @@ LONGER = {
     "tests/support/broker_life.py": 670,  # what clients may see, in one place
     "src/tailrace/config.py": 860,  # one table of settings
     "src/tailrace/store/append.py": 760,  # every way into the log
+    "src/tailrace/testing/simulation.py": 620,  # what a store may be asked, in one place
     "src/tailrace/store/default_message_store.py": 640,  # where the parts of a store meet
     "src/tailrace/node/config_manager.py": 640,  # every way in which a table and its file change
 }

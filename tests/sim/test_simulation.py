@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tailrace import kernels
 from tailrace.config import FlushDiskType
 from tailrace.model import PutMessageStatus
 from tailrace.node.message_store import MessageStore
@@ -63,6 +64,7 @@ def test_a_seed_gives_the_same_run():
         simulation.run()
     assert runs[0].trace == runs[1].trace
     assert runs[0].trace != runs[2].trace
+    assert (sum(run.counts["sends in the lane"] for run in runs) > 0) == kernels.compiled()
 
 
 def finds(most=60):

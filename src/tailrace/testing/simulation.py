@@ -37,6 +37,7 @@ from tailrace.testing.crash_filesystem import CrashFileSystem, SimulatedCrash
 from tailrace.testing.sent import MAY_BE_THERE, Sent, State, ViolationError
 from tailrace.testing.sim_clock import SimClock
 from tailrace.testing.sim_scheduler import SimScheduler
+from tailrace.testing.sim_sends import SimSends
 
 __all__ = ["Simulation", "ViolationError"]
 
@@ -58,7 +59,7 @@ class Simulation:
         """``open_store`` may plant a fault that the run has to find."""
         self.seed = seed
         self.trace: list[str] = []
-        self.counts: dict[str, int] = {}
+        self.counts: dict[str, int] = {"sends in the lane": 0}
         self._steps = steps
         self._open_store = open_store
         self._entropy = SeededEntropy(seed)
@@ -114,7 +115,8 @@ class Simulation:
         """Actions, each as often as this seed likes it; some seeds do without some."""
         found = [self._put] * (4 + self._entropy.randrange(8))
         for action, most in (
-            (self._put_batch, 3), (self._put_many, 2), (self._put_table, 2), (self._let_time_pass, 8),
+            (self._put_batch, 3), (self._put_many, 2), (self._put_table, 2), (self._put_frames, 3),
+            (self._let_time_pass, 8),
             (self._step_one, 12), (self._get, 6), (self._query, 2), (self._flush, 2), (self._restart, 2),
             (self._plan_crash, 2), (self._plan_fault, 2), (self._plan_read_fault, 3), (self._hours_pass, 1),
             (self._set_wall, 1), (self._press_disk, 1),
@@ -363,6 +365,17 @@ class Simulation:
             self._was_put([sent], PutMessageResult(
                 PutMessageStatus.PUT_OK, int(result.phy_offsets[n]), result.until, sent.queue_id,
                 int(result.queue_offsets[n])))
+
+    def _put_frames(self) -> None:
+        batch, done = self._run_of(1 + self._entropy.randrange(20)), 0
+        for sent in batch:
+            sent.queue_id = self._entropy.randrange(2)
+        lane = SimSends(self._store, {batch[0].topic: 2})
+        for results in lane.put([self._inner(sent) for sent in batch]):
+            for sent, result in zip(batch[done:], results, strict=False):
+                self._was_put([sent], result)
+            done += len(results)
+        self.counts["sends in the lane"] += lane.in_lane
 
     def _was_put(self, batch: list[Sent], result: PutMessageResult) -> None:
         self._count("put" if result.status.appended else "put refused")
