@@ -9,8 +9,9 @@ FRAMEWORKS := $(dir $(wildcard packages/*/pyproject.toml))
 CODE := src packages tests tools benchmarks deploy setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test long release-check check fmt golden crash sim soak fuzz audit mutants interop bench bench-client \
-	bench-field bench-peer bench-recovery bench-replication bench-requests bench-retention bench-timers console-pictures gen dist clean
+.PHONY: help setup demo docs test long sanitize release-check check fmt golden crash sim soak fuzz audit mutants interop bench \
+	bench-client bench-field bench-peer bench-recovery bench-replication bench-requests bench-retention bench-timers console-pictures \
+	gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +86,10 @@ long: $(VENV)/.installed $(VENV)/.fuzz  ## The long tests that make test leaves 
 	$(PY) -m pytest tests/integration/test_pyright.py
 	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/fuzz.py
 	$(PY) tools/lane_frames.py
+	$(MAKE) --no-print-directory sanitize
+
+sanitize: $(VENV)/.fuzz  ## Kernels, lanes and hostile frames under the address sanitizer of GCC; FRAMES=n, SECONDS=n, SEED=n
+	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/sanitized_kernels.py
 
 fuzz: $(VENV)/.fuzz  ## Fuzz what reads bytes of others, guided by coverage; SECONDS=n for each target, SEED=n, ONLY=target
 	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/fuzz.py

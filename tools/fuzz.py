@@ -52,7 +52,8 @@ def fuzz_here(target, arguments):
 
 
 def child(target, *arguments):
-    environment = os.environ | {"PYTHONPATH": str(SUPPORT)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), *filter(None, [
+        os.environ.get("PYTHONPATH")])])}
     if target not in COMPILED:
         environment["TAILRACE_INTERPRETED"] = "1"
     return subprocess.run(
