@@ -43,6 +43,7 @@ READING: dict[str, list[str]] = {
     "pipeline timers": ["STORE"],
     "pipeline retention": ["STORE --all"],
     "repair": ["STORE --plan"],
+    "promote": ["STORE --config OUT"],
 }
 """Commands that have a form that only reads STORE, with arguments to try; OUT is a new name elsewhere."""
 
@@ -57,7 +58,7 @@ WITHOUT_STORE = {
 WRITING = {
     "serve", "recover", "send", "restore", "topic create", "topic delete", "topic purge", "group create", "group reset",
     "group delete", "acl allow", "acl deny", "acl remove", "acl import", "acl user add", "acl user update",
-    "acl user remove", "pipeline rebuild", "pipeline restore"}
+    "acl user remove", "pipeline rebuild", "pipeline restore", "replica reset"}
 """Commands that write to STORE, or make it."""
 
 

@@ -39,7 +39,7 @@ def promote(
     Shows what the slave lacked when its master answered last, asks for confirmation, and changes brokerRole and
     brokerId in the file of --config, for the next start. Refused while a process listens at the master's address.
 
-    A running slave does not change its role: --broker shows what it lacks, and the commands to run.
+    Nothing in STORE changes. A running slave keeps its role: --broker shows what it lacks, and the commands to run.
     """
     if bool(store) == bool(broker):
         raise usage("name a stopped slave with STORE, or a running one with --broker")
@@ -129,7 +129,8 @@ def _running(broker: str, *, as_json: bool) -> StoreError:
 def reset(store: Store, config: Config = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Move the files of a stopped slave aside, so that it copies its master again.
 
-    The files are moved to tailrace/replaced in STORE, where they take room until you delete them. Users stay.
+    The files are moved to tailrace/replaced in STORE, where they take room until you delete them. Users stay. This
+    command writes to STORE.
     """
     from tailrace.env import OsFileSystem  # noqa: PLC0415
     from tailrace.env.clock import SystemClock  # noqa: PLC0415
