@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import struct
 
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import BrokerRole, FlushDiskType
-from tailrace.errors import RemotingFrameError
+from tailrace.errors import DiskFullError, RemotingFrameError, ReplicationError, StoreError
 from tailrace.formats.ha import BODY_MAX
 from tailrace.ha.frames import encode_frame_header
 from tailrace.ha.receiver import FrameReader, HaReceiver
@@ -92,7 +93,7 @@ async def served(answer, store, begin=0, **more):
     try:
         async with asyncio.timeout(20):
             await receiver.run(*server.sockets[0].getsockname())
-    except (ConnectionError, RemotingFrameError, OSError) as error:
+    except (StoreError, OSError) as error:
         return reports, error
     finally:
         server.close()
@@ -149,3 +150,24 @@ def test_a_slave_leaves_a_master_that_sends_another_position(log):
         reports, error = asyncio.run(served(answer, store))
         assert "ends at" in str(error)
         assert store.max_phy_offset == 500
+
+
+@pytest.mark.parametrize(("raised", "kind"), [
+    (OSError(errno.EROFS, "Read-only file system"), ReplicationError),
+    (OSError(errno.EIO, "Input/output error"), ReplicationError),
+    (DiskFullError("/s/commitlog/0", "No space left on device"), DiskFullError)])
+def test_bytes_that_cannot_be_written_end_the_connection_with_their_cause(log, monkeypatch, raised, kind):
+    async def answer(reports, writer):
+        writer.write(frames(log, 500))
+        await asyncio.sleep(5)
+
+    def refuse(self, phy_offset, data):
+        raise raised
+
+    with opened(broker_role=BrokerRole.SLAVE) as store:
+        monkeypatch.setattr(type(store.inner), "append_raw", refuse)
+        reports, error = asyncio.run(served(answer, store))
+        assert type(error) is kind
+        assert str(raised) in str(error)
+        assert reports == [0], "nothing is acknowledged"
+        assert getattr(error, "kind", "disk") == "disk"
