@@ -24,6 +24,7 @@ def quick(monkeypatch):
     """Short pauses of what is tried again."""
     monkeypatch.setattr("tailrace.ha.metadata_copy._TICK_S", 0.1)
     monkeypatch.setattr("tailrace.ha.slave_topics._AGAIN_S", 0.1)
+    monkeypatch.setattr("tailrace.ha.slave.AGAIN_S", 0.2)
 
 
 @pytest.fixture

@@ -73,6 +73,7 @@ class Slave:
         self._woken = asyncio.Event()
         self._receiver: HaReceiver | None = None
         self._said = ""
+        self._has_waited = False
         self._incomplete = (-1, 0.0)
         self.state = SlaveState.NO_MASTER
         self.why = ""
@@ -228,7 +229,8 @@ class Slave:
         place = split_address(self.ha_address)
         if not self.master_address or place is None:
             self.state = SlaveState.NO_MASTER
-            if self._said != self.state.value:
+            is_late, self._has_waited = self._has_waited, True  # at a start the answer of name servers is on its way
+            if is_late and self._said != self.state.value:
                 self._said = self.state.value
                 events.MASTER_IS_NOT_KNOWN.log(_log, namesrv=self._namesrv, broker=self._broker_name)
             return AGAIN_S
