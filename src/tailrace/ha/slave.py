@@ -28,6 +28,7 @@ from tailrace.ha.slave_comparison import MasterLog, Run, SlaveComparison
 from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient, split_address
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.running_flags import NOT_WRITEABLE
 
 __all__ = ["STOPS", "Slave", "SlaveState"]
 
@@ -266,7 +267,7 @@ class Slave:
         """Raise ReplicationError if the store takes no bytes at all."""
         flags = self._store.flags
         if not flags.is_sound():
-            raise ReplicationError("damage", flags.reason)
+            raise ReplicationError("disk" if flags.bits & NOT_WRITEABLE else "damage", flags.reason)
 
     def _check_dispatch(self) -> str:
         """Return why the connection must end: a record that stays incomplete although bytes arrive, or ""."""

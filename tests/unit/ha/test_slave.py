@@ -12,6 +12,7 @@ from tailrace.env.clock import SystemClock
 from tailrace.errors import DiskFullError, FatalStorageError, RemotingConnectError, ReplicationError
 from tailrace.ha.known_master import read_known_master
 from tailrace.ha.slave import STOPS, Slave, SlaveState
+from tailrace.store.running_flags import NOT_WRITEABLE, WRITE_LOGICS_QUEUE_ERROR, RunningFlags
 from tailrace.testing import CrashFileSystem
 
 
@@ -134,14 +135,18 @@ def test_a_record_that_stays_incomplete_while_its_master_sends_is_damage(caplog,
     asyncio.run(test())
 
 
-def test_damage_ends_the_connection_with_the_reason():
+@pytest.mark.parametrize(("bit", "kind"), [
+    (WRITE_LOGICS_QUEUE_ERROR, "damage"), (NOT_WRITEABLE, "disk")], ids=["bad record", "read-only disk"])
+def test_a_store_that_takes_no_bytes_ends_the_connection_with_the_reason(bit, kind):
     slave, store = made()
-    store.flags.is_sound, store.flags.reason = lambda: False, "dispatch stopped at a bad record"
+    store.flags = RunningFlags()
+    store.flags.set(bit, "why it takes none")
 
     async def test():
-        assert slave._check_dispatch() == "dispatch stopped at a bad record"
-        with pytest.raises(ReplicationError, match="bad record"):
+        assert slave._check_dispatch() == "why it takes none"
+        with pytest.raises(ReplicationError, match="why it takes none") as stopped:
             slave._check_log()
+        assert stopped.value.kind == kind
 
     asyncio.run(test())
 
