@@ -21,7 +21,7 @@ from tailrace.remoting.client import RemotingClient
 from tailrace.segments import MappedFileQueue
 from tailrace.store.walk.scan import LogEnd, scan_files
 
-__all__ = ["Comparison", "Verdict", "compare", "last_record_before"]
+__all__ = ["Compared", "Verdict", "compare", "last_record_before"]
 
 ASK_MS: Final = 3000
 
@@ -34,7 +34,7 @@ class Verdict(enum.Enum):
     NOT_COMPARED = "not compared"
 
 
-class Comparison(NamedTuple):
+class Compared(NamedTuple):
     """A verdict, and the position and the reason that it is about."""
 
     verdict: Verdict
@@ -63,7 +63,7 @@ def last_record_before(queue: MappedFileQueue, until: int) -> tuple[int, bytes] 
 async def compare(
     queue: MappedFileQueue, until: int, addresses: Sequence[str], client: RemotingClient,
     in_thread: Callable[[Callable[[], tuple[int, bytes] | None]], Awaitable[tuple[int, bytes] | None]],
-) -> Comparison:
+) -> Compared:
     """Compare the last record before ``until`` with the one that a slave has there.
 
     ``addresses`` are those of the brokers at its host. Of several, those count whose log ends at ``until``, because a
@@ -71,16 +71,16 @@ async def compare(
     """
     found = await in_thread(lambda: last_record_before(queue, until))
     if found is None:
-        return Comparison(Verdict.NOT_COMPARED, -1, "there is no whole record")
+        return Compared(Verdict.NOT_COMPARED, -1, "there is no whole record")
     if len(addresses) > 1:
         ends = [await _end_of(address, client) for address in addresses]
         addresses = [address for address, end in zip(addresses, ends, strict=True) if end == until]
     if not addresses:
-        return Comparison(Verdict.NOT_COMPARED, found[0], "the address of its broker is unknown")
+        return Compared(Verdict.NOT_COMPARED, found[0], "the address of its broker is unknown")
     all_found = [await _compare(*found, address, client) for address in addresses]
     if len({one.verdict for one in all_found}) == 1:
         return all_found[0]
-    return Comparison(
+    return Compared(
         Verdict.NOT_COMPARED, found[0], "brokers of its host have different logs that end at the same position")
 
 
@@ -93,18 +93,18 @@ async def _end_of(address: str, client: RemotingClient) -> int:
         return -1
 
 
-async def _compare(position: int, ours: bytes, address: str, client: RemotingClient) -> Comparison:
+async def _compare(position: int, ours: bytes, address: str, client: RemotingClient) -> Compared:
     """Compare a record with the one that the broker at ``address`` has at its position."""
     try:
         answer = await client.invoke(
             address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=position).to_ext(),
             timeout_ms=ASK_MS)
     except (RemotingError, OSError, ValueError) as error:
-        return Comparison(Verdict.NOT_COMPARED, position, str(error))
+        return Compared(Verdict.NOT_COMPARED, position, str(error))
     if answer.code == ResponseCode.SUCCESS:
         if answer.body == ours:
-            return Comparison(Verdict.SAME, position, "")
-        return Comparison(Verdict.DIFFERENT, position, f"its record at {position} is another one")
+            return Compared(Verdict.SAME, position, "")
+        return Compared(Verdict.DIFFERENT, position, f"its record at {position} is another one")
     if answer.code == ResponseCode.SYSTEM_ERROR and "by the offset" in (answer.remark or ""):
-        return Comparison(Verdict.DIFFERENT, position, f"it has no record at {position}")
-    return Comparison(Verdict.NOT_COMPARED, position, f"code {answer.code}: {answer.remark}")
+        return Compared(Verdict.DIFFERENT, position, f"it has no record at {position}")
+    return Compared(Verdict.NOT_COMPARED, position, f"code {answer.code}: {answer.remark}")

@@ -28,7 +28,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.supervision import failed
 from tailrace.errors import RemotingFrameError, StoreError
 from tailrace.formats.ha import FRAME_HEADER
-from tailrace.ha.comparison import Comparison, Verdict
+from tailrace.ha.comparison import Compared, Verdict
 from tailrace.ha.frames import ReportDecoder, encode_frame_header
 from tailrace.ha.replicas import NOT_YET, Replica, Replicas
 from tailrace.logs import LogRateLimiter, get_logger
@@ -49,7 +49,7 @@ TICK_S: Final = 0.05
 """Period of looking at late puts, heartbeats and silent connections."""
 MayConnect = Callable[[str], Awaitable[int]]
 """Returns how many connections a host may have."""
-CompareLogs = Callable[[str, int], Awaitable[Comparison]]
+CompareLogs = Callable[[str, int], Awaitable[Compared]]
 """Compares the log of the slave at a host, which ends at a position, with the log of this store."""
 
 CLOSED_BY_SLAVE: Final = "closed by the slave"

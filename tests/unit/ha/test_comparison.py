@@ -10,7 +10,7 @@ import pytest
 from ha_world import FILE, master, running
 
 from tailrace.errors import RemotingConnectError
-from tailrace.ha.comparison import Comparison, Verdict, compare, last_record_before
+from tailrace.ha.comparison import Compared, Verdict, compare, last_record_before
 
 
 class Broker:
@@ -122,7 +122,7 @@ async def test_only_a_slave_with_another_log_is_disconnected(tmp_path, found, ca
     async def compared(host, until):
         asked.append((host, until))
         await asyncio.sleep(0.1)
-        return Comparison(found, 0, "its record at 0 is another one")
+        return Compared(found, 0, "its record at 0 is another one")
 
     async with master(tmp_path, compare=compared) as one:
         end = one.put(3)

@@ -9,7 +9,7 @@ from tailrace import events
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.listeners import Listeners, why_not_listening
 from tailrace.config import BrokerRole, StoreConfig
-from tailrace.ha.comparison import Comparison, Verdict, compare
+from tailrace.ha.comparison import Compared, Verdict, compare
 from tailrace.ha.members import GroupMembers, allowed_hosts
 from tailrace.ha.sender import HaSender
 from tailrace.logs import get_logger
@@ -53,11 +53,11 @@ class SlavePort:
             self._broker.executors.background.run, self._compare)
         self.tick = self._sender.tick
 
-    async def _compare(self, host: str, until: int) -> Comparison:
+    async def _compare(self, host: str, until: int) -> Compared:
         """Compare the log of the slave at a host by its broker port, as far as that is known."""
         addresses = self._members.addresses_of(host)
         if not addresses:
-            return Comparison(Verdict.NOT_COMPARED, -1, "the address of its broker is unknown")
+            return Compared(Verdict.NOT_COMPARED, -1, "the address of its broker is unknown")
         if self._client is None:
             self._client = self._broker.outgoing()
         return await compare(
