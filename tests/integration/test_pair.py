@@ -122,6 +122,30 @@ def test_an_old_master_is_refused_and_becomes_a_slave(tmp_path, tailrace):
     asyncio.run(test())
 
 
+def test_a_repair_asks_the_master_as_the_user_of_the_settings(tmp_path, tailrace):
+    user = json.dumps({"accessKey": "brokers", "secretKey": "a password of 16"})
+    users = {
+        "authenticationEnabled": "true", "authorizationEnabled": "true", "innerClientAuthenticationCredentials": user}
+
+    async def test():
+        first, second = Member(tmp_path / "first", **MASTER, **users), Member(tmp_path / "second", **MASTER)
+        async with running(second):
+            second.put(7)
+        async with running(first):
+            first.put(3, b"another log ")
+            second.set(**SLAVE, namesrvAddr=first.namesrv)
+            repair = "repair", second.path, "--follow-master", first.address, "--config", second.config, "--plan"
+            code, _, said = await tailrace(*repair)
+            assert code == 1
+            assert "the server serves only users" in said
+            second.set(**SLAVE, namesrvAddr=first.namesrv, innerClientAuthenticationCredentials=user)
+            code, _, said = await tailrace(*repair)
+            assert code == 1
+            assert "no record in common" in said
+
+    asyncio.run(test())
+
+
 def test_a_reset_moves_the_store_of_a_slave_aside_and_it_copies_again(tmp_path, tailrace):
     async def test():
         first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second", **MASTER)

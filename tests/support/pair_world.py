@@ -11,6 +11,7 @@ from java_peer import properties
 from patience import until_async
 
 from tailrace import MessageStore, StoreConfig
+from tailrace.auth_settings import AuthConfig
 from tailrace.broker.controller import BrokerController
 from tailrace.cli import main
 from tailrace.config import BrokerConfig, BrokerRole
@@ -41,7 +42,7 @@ class Member:
         self.store = await asyncio.to_thread(
             lambda: MessageStore.open(self.path, config=store_config, broker_config=config))
         is_slave = store_config.broker_role is BrokerRole.SLAVE
-        self.controller = BrokerController(self.store, config)
+        self.controller = BrokerController(self.store, config, auth_config=AuthConfig.from_properties(values))
         try:
             await self.controller.start(
                 ("127.0.0.1", 0), None if is_slave or config.namesrv_addr else ("127.0.0.1", namesrv_port))
