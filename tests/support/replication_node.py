@@ -51,6 +51,8 @@ class Node:
             world.loop, rng.randrange(-SKEW_MS, SKEW_MS), rng.choice((0.0, 0.0, 1e-4, -1e-4)))
         self.files = CrashFileSystem(clock=self.clock)
         self.rng, self.lives = rng, 0
+        silence_ms = rng.choice((1500, 3000, 6000))
+        self.settings = {"ha_housekeeping_interval": silence_ms, "ha_send_heartbeat_interval": 500}
         self.is_master = index == 0
         self.life = self.store = self.controller = None
         self.ready = False
@@ -75,7 +77,7 @@ class Node:
 
     def configs(self):
         world = self.world
-        settings = world.settings | world.sizes
+        settings = world.settings | world.sizes | self.settings
         if self.is_master:
             settings |= world.master_settings
             role = BrokerRole.SYNC_MASTER if world.need > 1 else BrokerRole.ASYNC_MASTER

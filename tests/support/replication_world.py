@@ -61,18 +61,18 @@ FOLLOWS_S = 90.0
 
 
 class World(Clients, Checks):
-    """One run. ``slaves`` is 1 or 2."""
+    """One run. ``slaves`` is 1 or 2, ``need`` the number of copies, ``sync`` SYNC_FLUSH; else the seed chooses."""
 
-    def __init__(self, seed, *, slaves=None, steps=40, **chosen):
+    def __init__(self, seed, *, slaves=None, need=None, sync=None, steps=40):
         self.seed, self.steps = seed, steps
         self.rng = rng = random.Random(f"{seed} world")
         self.loop = None
         self.trace, self.wrong = [], []
         self.counts = collections.Counter()
         self.slave_count = slaves or 1 + (rng.random() < 0.5)
-        self.is_sync = rng.random() < 0.5
-        self.need = 1 if rng.random() < 0.1 else 2 + (self.slave_count == 2 and rng.random() < 0.5)
-        housekeeping = rng.choice((1500, 3000, 6000))
+        self.is_sync = rng.random() < 0.5 if sync is None else sync
+        drawn = 1 if rng.random() < 0.1 else 2 + (self.slave_count == 2 and rng.random() < 0.5)
+        self.need = drawn if need is None else need
         self.sizes = {
             "mapped_file_size_commit_log": rng.choice((1 << 14, 1 << 16)),
             "mapped_file_size_consume_queue": rng.choice((20 * 10, 20 * 100)), "max_hash_slot_num": 64,
@@ -80,7 +80,6 @@ class World(Clients, Checks):
             "timer_max_delay_sec": 400}
         self.settings = {
             "flush_disk_type": FlushDiskType.SYNC_FLUSH if self.is_sync else FlushDiskType.ASYNC_FLUSH,
-            "ha_housekeeping_interval": housekeeping, "ha_send_heartbeat_interval": housekeeping // 3,
             "enabled_append_prop_crc": rng.random() < 0.3}
         self.master_settings = {
             "slave_timeout": rng.choice((500, 2000, 5000, 12_000)),
@@ -90,10 +89,6 @@ class World(Clients, Checks):
         if self.need > 1:
             self.master_settings["in_sync_replicas"] = self.need
             self.master_settings["read_replicated_only"] = rng.random() < 0.4
-        for name, value in chosen.items():
-            setattr(self, name, value)
-        if self.need > 1:
-            self.master_settings["in_sync_replicas"] = self.need
         self.sent, self.by_body = [], {}
         self.consumed = collections.defaultdict(set)
         self.replicated = collections.defaultdict(set)
@@ -133,7 +128,7 @@ class World(Clients, Checks):
         actions = [
             (self._stop_a_node, 6), (self._plan_crash, 3), (self._part, 5), (self._cut, 3), (self._fall_silent, 6),
             (self._slow, 2), (self._step_clock, 1), (self._lie, 2), (self._operate, 8), (self._heal, 4),
-            (self._promote, 2)]
+            (self._promote, 2), (self._lose_a_reset, 4)]
         names = [action for action, _ in actions]
         weights = [self.rng.randrange(weight + 1) if weight < 8 else weight for _, weight in actions]
         for _ in range(self.steps):
@@ -184,10 +179,26 @@ class World(Clients, Checks):
         ends = self.network.ends_between(HA_PORT)
         if ends:
             end = self.rng.choice(ends)
-            for one in self.rng.choice(((end,), (end.peer,), (end.peer,), (end, end.peer))):
+            for one in self.rng.choice(((end,), (end.peer,), (end, end.peer), (end, end.peer))):
                 one.silent = True
             self.counts["silences"] += 1
             self.note(f"silence {end.life.ip} {end.silent} {end.peer.silent}")
+
+    async def _lose_a_reset(self):
+        """A slave loses its connection, and its master does not learn that, while the other slave gets nothing."""
+        ends = self.network.ends_between(HA_PORT)
+        if not ends:
+            return
+        end = self.rng.choice(ends)
+        for node in self.slaves:
+            if node.ip != end.life.ip:
+                self.network.block((self.master.ip, node.ip, HA_PORT))
+        await asyncio.sleep(self.rng.random())
+        self.note(f"{end.life.ip} loses its connection, and {end.peer.life.ip} does not learn that")
+        self.counts["lost resets"] += 1
+        end.silent = end.peer.silent = True
+        end.abort()
+        await asyncio.sleep(self.rng.random() * 3)
 
     async def _slow(self):
         self.network.slow_s = self.rng.choice((0.002, 0.05, 0.5))
@@ -346,6 +357,9 @@ class World(Clients, Checks):
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
+            for node in self.nodes:
+                if node.life is not None:
+                    node.life.end()
         self.check()
 
     client_life = None
