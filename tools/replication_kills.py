@@ -1,7 +1,7 @@
 """kill -9 of a master and of its slave, in pairs of Tailrace and RocketMQ.
 
 Each round sends from four threads, kills one of the two brokers at some moment, looks at both logs, starts the broker
-again, and waits until the slave has everything. What must hold:
+again, and waits until the slave has everything. These rules are checked:
 
 - the log of the slave is a prefix of the log of its master, byte for byte;
 - every message that was acknowledged with SEND_OK is in the log of the slave, at the position that the answer named;

@@ -83,7 +83,7 @@ def believes_reports(monkeypatch):
 
 
 def compares_nothing(monkeypatch):
-    """H3: the transfer goes on where the slave's log ends, whatever its bytes are."""
+    """H3: the transfer continues where the slave's log ends, whatever its bytes are."""
     async def begin(comparison):
         low, high = await comparison._master.bounds()
         comparison.master_end = high

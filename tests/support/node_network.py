@@ -2,8 +2,8 @@
 
 A `Life` is one life of a process: its tasks, timers and connections end with it, as by a kill. `NodeLoop` gives the
 real code what asyncio gives it: `create_server`, `create_connection` and timers. A connection keeps the order of its
-bytes; bytes of different connections overtake each other. What a partition holds back arrives after it, as TCP sends
-it again; a connection that has fallen silent in a direction loses it for ever, and neither end is notified.
+bytes; bytes of different connections overtake each other. A partition delays bytes until it has ended, as TCP sends
+them again. A connection that has fallen silent in a direction loses them for ever, and neither end is notified.
 
 Every random number belongs to one connection or one service, so that a seed gives the same run in every process.
 """
@@ -346,7 +346,7 @@ class End(asyncio.Transport):
         if kind == RST:
             self._close(ConnectionResetError(104, "Connection reset by peer"))
         elif not self.life.alive or self.closing:
-            if kind == DATA:  # nobody reads it
+            if kind == DATA:  # it is not read
                 self._network.refuse(self.peer)
         else:
             self._inbox.append((kind, data))
@@ -456,7 +456,7 @@ class Network:
             end._close(ConnectionResetError(104, "Connection reset by peer"))
 
     def end_life(self, life, *, dark):
-        """End a process. With ``dark`` its machine has lost its power, and nobody is notified."""
+        """End a process. With ``dark`` its machine has lost its power, and no peer is notified."""
         if dark:
             self.dark.add(life.ip)
         for place in [place for place, one in self.listeners.items() if one.life is life]:

@@ -43,7 +43,7 @@ class Checks:
         node.lost_power = False
 
     def _forfeit(self, master):
-        """Forget what the operator has given up: a master goes on without it."""
+        """Forget what the operator has given up: a master continues without it."""
         for sent in self.sent:
             if sent.need and master not in sent.on:
                 if master.has(sent, master.end):

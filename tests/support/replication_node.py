@@ -36,7 +36,7 @@ NAMES = "DefaultCluster", "broker-a"
 """Cluster and name of the brokers."""
 WHEEL_SLOTS = 512
 SKEW_MS = 3000
-"""How far a wall clock may be ahead or behind."""
+"""How far a wall clock may be wrong, in either direction."""
 
 
 class Node:

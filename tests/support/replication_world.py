@@ -5,7 +5,7 @@ the tables, timers, group commit. Simulated are the files, which may lose their 
 disagree, and the order in which services run. An operator restarts what has stopped, promotes a slave, and makes a
 slave whose log is another one follow again.
 
-What must hold, after each step and at the end:
+These invariants hold after each step and at the end:
   I1  The log of a slave is a prefix of its master's. Only a master that has lost its power, or a promotion, may leave a
       slave with other bytes, and then nothing is added to them until an operator has decided.
   I2  An acknowledged message is in the logs of as many slaves as the mode promises, and stays there.
