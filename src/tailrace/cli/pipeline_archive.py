@@ -93,13 +93,7 @@ def archive(
         raise usage("--table needs verified segments: leave --no-verify out")
     if not table and (system_topics or catalog != "tailrace"):
         raise usage("--catalog and --system-topics need --table")
-    if (period_ms := duration(every, "--every")) < PERIOD_MIN_MS:
-        raise usage(f"--every {every!r} is shorter than {PERIOD_MIN_MS}ms")
-    lag_ms = duration(lag, "--lag") if lag else 0
-    if lag and lag_ms < _LAG_MIN_MS:
-        raise usage(f"--lag {lag!r} is shorter than {_LAG_MIN_MS // 1_000}s")
-    if lag and table and verify is False:
-        raise usage("--lag with --table needs verified rows: leave --no-verify out")
+    period_ms, lag_ms = _times(every, lag)
     with errors():
         need_spark()
         from tailrace.spark.archive.job import (  # noqa: PLC0415 - PyArrow
@@ -127,10 +121,20 @@ def archive(
         ) as archiving:
             adding = None if tables is None else _Adding(
                 job, store, target, tables, settings, BrokerConfig.from_properties(properties), width)
-            period_ms = min(period_ms, lag_ms // 2) if lag else period_ms
             failed = _follow(archiving, adding, done, period_ms / 1_000, ended) if follow else _once(
                 archiving, adding, done, verify=verify is True, accept_missing=accept_missing)
         done.report(archiving, adding, failed)
+
+
+def _times(every: str, lag: str) -> tuple[int, int]:
+    """Return the period of --follow and the lag, in ms; 0 without a lag. Raises usage errors."""
+    if (period_ms := duration(every, "--every")) < PERIOD_MIN_MS:
+        raise usage(f"--every {every!r} is shorter than {PERIOD_MIN_MS}ms")
+    if not lag:
+        return period_ms, 0
+    if (lag_ms := duration(lag, "--lag")) < _LAG_MIN_MS:
+        raise usage(f"--lag {lag!r} is shorter than {_LAG_MIN_MS // 1_000}s")
+    return min(period_ms, lag_ms // 2), lag_ms
 
 
 def _lake(

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, final
 
 import msgspec
 import orjson
@@ -32,8 +32,8 @@ from tailrace.store.archive_manifest import (
     read_manifest,
 )
 
-__all__ = ["GROUP", "INDEX", "Group", "Indexed", "cached_manifest", "group_of", "groups", "index_path", "list_indexes",
-           "manifest_of", "read_group", "write_group"]
+__all__ = ["GROUP", "INDEX", "Group", "Indexed", "Indexes", "cached_manifest", "group_of", "groups", "index_path",
+           "list_indexes", "manifest_of", "read_group", "write_group"]
 
 INDEX: Final = "_index"
 GROUP: Final = 1_000
@@ -207,3 +207,61 @@ def groups(file_system: FileSystem, archive: str, segments: Sequence[int]) -> di
                 segments[place : place + len(group.segments)]):
             found[first] = group
     return found
+
+
+@final
+class Indexes:
+    """The indexes of an archive as its job keeps them; no other job writes them in the meantime."""
+
+    def __init__(self, file_system: FileSystem, archive: str) -> None:
+        self._file_system, self._archive = file_system, archive
+        self._ends: dict[int, int] | None = None
+        """The last segment of each index, by its first one; None before they are needed."""
+
+    def _known(self) -> dict[int, int]:
+        if self._ends is None:
+            self._ends = {}
+            for first in list_indexes(self._file_system, self._archive):
+                group = read_group(self._file_system, self._archive, first)
+                if group is None:  # damaged
+                    self._file_system.remove(index_path(self._archive, first))
+                else:
+                    self._ends[first] = group.segments[-1].segment
+        return self._ends
+
+    def drop(self, segment: int) -> None:
+        """Remove the index that has a segment, before its manifest changes (A11)."""
+        there = self._known()
+        for first in [first for first, last in there.items() if first <= segment <= last]:
+            self._file_system.remove(index_path(self._archive, first))
+            self._file_system.sync_dir(f"{self._archive}/{INDEX}")
+            del there[first]
+
+    def write(self, segments: Sequence[int]) -> None:
+        """Write the indexes that are missing, each of a thousand segments. ``segments`` are those with a manifest."""
+        there, kept = self._known(), set()
+        for place in range(0, len(segments) - GROUP + 1, GROUP):
+            chosen = segments[place : place + GROUP]
+            kept.add(chosen[0])
+            if there.get(chosen[0]) == chosen[-1]:
+                continue
+            group = self._made(chosen)
+            if group is not None:
+                write_group(self._file_system, self._archive, group)
+                there[chosen[0]] = chosen[-1]
+        for first in [first for first in there if first not in kept]:  # segments before it were removed
+            self._file_system.remove(index_path(self._archive, first))
+            del there[first]
+
+    def _made(self, segments: Sequence[int]) -> Group | None:
+        """Return the index of some segments; None if they cannot have one."""
+        found = []
+        for one in segments:
+            try:
+                manifest = read_manifest(self._file_system, self._archive, one)
+            except CorruptionError:
+                return None
+            if manifest is None:
+                return None
+            found.append(manifest)
+        return group_of(found)

@@ -21,6 +21,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, Self, final
 
@@ -35,7 +36,7 @@ from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.node.synced_directory import open_synced
 from tailrace.segments import MappedFile
-from tailrace.spark.archive import index
+from tailrace.spark.archive.index import Indexes, cached_manifest
 from tailrace.spark.archive.layout import (
     LOCK,
     OPEN_FILE,
@@ -153,8 +154,7 @@ class ArchiveJob:
         """Segments with a manifest, in order. No other job writes them while this one has the lock."""
         self._rows: dict[str, list[str]] | None = None
         """For each name of a segment's directory, the days that have it; None before the first is needed."""
-        self._indexes: dict[int, int] | None = None
-        """The last segment of each index, by its first one; None before they are needed."""
+        self._indexes = Indexes(self._file_system, self._archive)
         self._new_files: list[str] = []
         self.gone: list[int] = []
         """Segments that retention deleted before they were archived."""
@@ -210,13 +210,12 @@ class ArchiveJob:
         if names == self._new_files:
             return []  # a segment is sealed only when the log has a new file
         self._there = list_manifests(self._file_system, self._archive)
-        directory = StoreDirectory(
-            self._store, config=self._config, file_system=self._file_system)
+        directory = StoreDirectory(self._store, config=self._config, file_system=self._file_system)
         sealed = sealed_segments(directory)
         waiting: list[tuple[MappedFile, Manifest | None]] = []
         self.skipped = 0
         for file in sealed:
-            published = index.cached_manifest(self._file_system, self._archive, file.file_from_offset)
+            published = cached_manifest(self._file_system, self._archive, file.file_from_offset)
             if published is None:
                 waiting.append((file, None))
                 continue
@@ -230,7 +229,7 @@ class ArchiveJob:
                 waiting.append((file, published))
         done = _counter(share, sum(file.size for file, _ in waiting))
         made, problems = self._run_tasks(directory, waiting, done)
-        self._index()
+        self._indexes.write(self._there)
         if problems:
             raise StoreError("; ".join(problems))
         if len(sealed) >= len(directory.log_files) - 1:
@@ -282,7 +281,7 @@ class ArchiveJob:
             f"segment {one}: {why}; the log no longer has the segment"
             for one, why in sorted(broken.items()) if one not in in_log]
         problems += self._mend_links(accept_missing=accept_missing)
-        self._index()
+        self._indexes.write(self._there)
         if problems:
             raise StoreError("; ".join(problems))
         return made
@@ -338,10 +337,6 @@ class ArchiveJob:
 
     def _archive_range(self, directory: StoreDirectory, found: OpenRange) -> None:
         file, size = found.file, found.end - found.start
-
-        def is_left_over(name: str) -> bool:
-            return name.startswith(open_prefix(found.start))
-
         wanted, named = named_in(units_between(directory, found.start, found.end), found.start, size)
         task = SegmentTask(
             self._store, self._config, self._archive, file.path, found.start, size, tuple(wanted),
@@ -354,7 +349,7 @@ class ArchiveJob:
                 raise StoreError(f"segment {file.file_from_offset} from {found.start}: {result.problem}")
             manifest = replace(result.manifest, archived_at=self._clock.now_ms())
             self._file_system.makedirs(f"{self._archive}/{OPEN}")
-            self._remove_files(file.file_from_offset, is_left_over)
+            self._remove_files(file.file_from_offset, methodcaller("startswith", open_prefix(found.start)))
             self._rename_staged(manifest, result.staged)
             write_manifest(self._file_system, self._archive, manifest, OPEN)
             self._remove_tree(staging_path(self._archive, found.start))
@@ -447,7 +442,7 @@ class ArchiveJob:
         # The link to a missing manifest is kept, because nothing else says that it is missing.
         if before is None or self._has(before.segment):
             before = self._link_to(there[place - 1]) if place else None
-        self._drop_index(manifest.segment)
+        self._indexes.drop(manifest.segment)
         write_manifest(self._file_system, self._archive, replace(manifest, before=before))
         if not self._has(manifest.segment):
             there.insert(place, manifest.segment)
@@ -458,7 +453,7 @@ class ArchiveJob:
                 following.before is None or (
                     following.before.segment <= manifest.segment and self._has(following.before.segment))
             ):
-                self._drop_index(following.segment)
+                self._indexes.drop(following.segment)
                 write_manifest(self._file_system, self._archive, replace(following, before=link))
 
     def _has(self, segment: int) -> bool:
@@ -488,53 +483,16 @@ class ArchiveJob:
             missing = one.before is not None and one.before.segment not in there
             if one.protected and one.before != link and (accept_missing or not missing):
                 found[number] = replace(one, before=link)
-                self._drop_index(one.segment)
+                self._indexes.drop(one.segment)
                 write_manifest(self._file_system, self._archive, found[number])
         why = broken_link(found)
         return [] if why is None else [
             (f"{self._archive}: {why}: restore it from a copy, or continue without it with "
             "--accept-missing")]
 
-    def _index_ends(self) -> dict[int, int]:
-        """Return the last segment of each index that can be read, by its first one; remove the others."""
-        if self._indexes is None:
-            self._indexes = {}
-            for first in index.list_indexes(self._file_system, self._archive):
-                group = index.read_group(self._file_system, self._archive, first)
-                if group is None:
-                    self._file_system.remove(index.index_path(self._archive, first))
-                else:
-                    self._indexes[first] = group.segments[-1].segment
-        return self._indexes
-
-    def _drop_index(self, segment: int) -> None:
-        """Remove the indexes that have a segment, before its manifest changes."""
-        there = self._index_ends()
-        for first in [first for first, last in there.items() if first <= segment <= last]:
-            self._file_system.remove(index.index_path(self._archive, first))
-            self._file_system.sync_dir(f"{self._archive}/{index.INDEX}")
-            del there[first]
-
-    def _index(self) -> None:
-        """Write the indexes that are missing, each of a thousand segments in the order of the log."""
-        there, kept = self._index_ends(), set()
-        for place in range(0, len(self._there) - index.GROUP + 1, index.GROUP):
-            chosen = self._there[place : place + index.GROUP]
-            kept.add(chosen[0])
-            if there.get(chosen[0]) == chosen[-1]:
-                continue
-            manifests = [self._readable(one) for one in chosen]
-            group = index.group_of([one for one in manifests if one is not None]) if all(manifests) else None
-            if group is not None:
-                index.write_group(self._file_system, self._archive, group)
-                there[chosen[0]] = chosen[-1]
-        for first in [first for first in there if first not in kept]:  # segments before it were removed
-            self._file_system.remove(index.index_path(self._archive, first))
-            del there[first]
-
     def _remove_manifest(self, segment: int) -> None:
         path = manifest_path(self._archive, segment)
-        self._drop_index(segment)
+        self._indexes.drop(segment)
         if self._file_system.exists(path):
             self._file_system.remove(path)
             self._file_system.sync_dir(path.rpartition("/")[0])
@@ -556,7 +514,7 @@ class ArchiveJob:
         starts = [
             one for one in list_manifests(self._file_system, self._archive, OPEN) if segment <= one < until]
         if starts:
-            self._remove_files(segment, lambda name: name.startswith(OPEN_FILE))
+            self._remove_files(segment, methodcaller("startswith", OPEN_FILE))
         for start in starts:
             self._file_system.remove(manifest_path(self._archive, start, OPEN))
 

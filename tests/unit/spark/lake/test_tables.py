@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import pathlib
 import random
-import re
 import shutil
 import tarfile
 import time
@@ -17,11 +16,10 @@ import pytest
 from releases import CLEAN
 
 from tailrace.config import BrokerConfig, StoreConfig
-from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, StoreError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import encode_properties
-from tailrace.model import Message, MessageExtBrokerInner
+from tailrace.model import MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
 
 pytest.importorskip("pyarrow")
@@ -32,6 +30,25 @@ import lake_child
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from lake_tables import (
+    FILES,
+    SEGMENT,
+    add,
+    archive,
+    archived_until,
+    assert_fresh,
+    assert_whole,
+    business,
+    data_files,
+    fill,
+    key_of,
+    lake,
+    manifests_of,
+    metadata_of,
+    paths_of,
+    rows_of,
+    source_rows,
+)
 from page_runner import blocks
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
@@ -40,95 +57,18 @@ from tailrace.spark.archive import task as task_of_archive
 from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions
 from tailrace.spark.archive.job import local_runner as archive_runner
 from tailrace.spark.archive.layout import ARCHIVE_SCHEMA
-from tailrace.spark.data_source import TailraceDataSource
 from tailrace.spark.lake import commit as commit_module
 from tailrace.spark.lake import job as job_module
 from tailrace.spark.lake import message_rows
 from tailrace.spark.lake import task as task_module
 from tailrace.spark.lake.catalogue import Lake, Mark
 from tailrace.spark.lake.job import LakeJob, local_runner
-from tailrace.spark.lake.schemas import MESSAGES_SCHEMA, SOURCE_NAMES
-from tailrace.store.archive_manifest import list_manifests, manifest_path, read_manifest
+from tailrace.spark.lake.schemas import MESSAGES_SCHEMA
+from tailrace.store.archive_manifest import manifest_path
 
-FILES = OsFileSystem()
 DOCS = pathlib.Path(__file__).parents[4] / "docs"
 FIXTURES = pathlib.Path(__file__).parents[3] / "interop" / "fixtures"
-SEGMENT = 64 << 10
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")]
-
-
-def fill(path, first=0, until=160, topic="orders"):
-    config = StoreConfig(mapped_file_size_commit_log=SEGMENT)
-    with MessageStore.open(str(path), config=config) as store:
-        for number in range(first, until):
-            store.put(Message(topic=topic, body=b"%d " % number * 300, tags="T", keys=[f"k{number}", "x"]),
-                      queue_id=number % 3)
-        store.wait_dispatched(60_000)
-
-
-def archive(path, target, file_system=FILES, **options):
-    with ArchiveJob(str(path), str(target), archive_runner(file_system), file_system=file_system,
-                    options=ArchiveOptions(piece_bytes=1 << 16, **options)) as job:
-        return job.step()
-
-
-def lake(target, *, broker="broker-a", **options):
-    return Lake(str(target), "tailrace", broker, FILES, **options)
-
-
-def add(path, target, *, broker="broker-a", at_once=2, runner=None, clock=None, **options):
-    with lake(target, broker=broker, **options) as tables:
-        return LakeJob(
-            str(path), str(target), tables, runner or local_runner(FILES), at_once=at_once, clock=clock,
-            broker=BrokerConfig(broker_name=broker)).step()
-
-
-def rows_of(target, name="messages", **options):
-    with lake(target, **options) as tables:
-        table = getattr(tables, name).table
-        return table.scan().to_arrow()
-
-
-def metadata_of(target, name="messages"):
-    with lake(target) as tables:
-        return getattr(tables, name).table.metadata_location
-
-
-def source_rows(path, target, **options):
-    """The rows of the source, with the names of the table, by topic, queue and offset."""
-    reader = TailraceDataSource(
-        {"path": str(path), "fallback": "archive", "archive": str(target), "body": "decoded", **options}).reader(None)
-    found = [row for task in reader.partitions() for batch in reader.read(task) for row in batch.to_pylist()]
-    return {
-        (row["topic"], row["queueId"], row["queueOffset"]): {name: row[of] for name, of in SOURCE_NAMES.items()}
-        for row in found}
-
-
-def key_of(row):
-    return row["topic"], row["queue_id"], row["queue_offset"]
-
-
-def manifests_of(target):
-    return [read_manifest(FILES, str(target), one) for one in list_manifests(FILES, str(target))]
-
-
-def archived_until(target):
-    return manifests_of(target)[-1].until
-
-
-def business(rows, until):
-    """The rows in the archive whose topic is not of the system."""
-    return {
-        key: row for key, row in rows.items()
-        if row["commit_log_offset"] < until
-        and not re.match(r"rmq_sys_|%RETRY%|SCHEDULE_TOPIC|TBW102|RMQ_SYS_", key[0])}
-
-
-def paths_of(target, name="messages"):
-    with lake(target) as tables:
-        return [
-            one.file.file_path.removeprefix("file://")
-            for one in getattr(tables, name).table.scan().plan_files()]
 
 
 def test_polars_duckdb_and_pyiceberg_read_the_rows_of_the_source(tmp_path, monkeypatch):
@@ -167,62 +107,6 @@ def test_polars_duckdb_and_pyiceberg_read_the_rows_of_the_source(tmp_path, monke
     assert raw == plain
 
 
-def assert_fresh(path, target, count):
-    """The table ``messages`` has all messages of the store once."""
-    found = sorted(int(row["body"].split()[0]) for row in rows_of(target).to_pylist())
-    assert found == list(range(count))
-
-
-def test_messages_of_the_last_segment_are_replaced_when_it_is_sealed(tmp_path):
-    path, target = tmp_path / "s", tmp_path / "a"
-    for count, ranges in ((20, 1), (20, 0), (40, 1)):
-        fill(path, count - 20, count) if ranges else None
-        archive(path, target, lag_ms=1)
-        done = add(path, target)
-        assert (done.segments, done.ranges, done.waits) == (0, ranges, "")
-        assert_fresh(path, target, count)
-    assert len(rows_of(target, "raw")) == 0, "raw has sealed segments only"
-    before = set(paths_of(target))
-    fill(path, 40, 200)
-    archive(path, target, lag_ms=1)
-    done = add(path, target)
-    assert (done.segments > 1, done.ranges) == (True, 1)
-    assert_fresh(path, target, 200)
-    assert not before & set(paths_of(target))
-    with lake(target) as tables:
-        mark = tables.messages.refresh()
-        assert mark.until == archived_until(target) < mark.open_until
-        assert 0 < mark.open_rows < 200
-    fill(path, 200, 400)
-    archive(path, target)
-    add(path, target)
-    assert_whole(path, target)
-    with lake(target) as tables:
-        assert tables.messages.refresh().open_until == 0
-
-
-def test_rows_of_ranges_that_another_program_has_rewritten_are_replaced(tmp_path):
-    path, target = tmp_path / "s", tmp_path / "a"
-    fill(path, until=130)
-    archive(path, target, lag_ms=1)
-    add(path, target)
-    with lake(target) as tables:
-        table = tables.messages.table
-        old = commit_module.files_of_ranges(tables.messages, tables.messages.refresh().until)
-        names = {one.file_path: one.file_path.replace("/p0", "/compacted-p0") for one in old}
-        for name, new in names.items():
-            shutil.copy(name.removeprefix("file://"), new.removeprefix("file://"))
-        with table.transaction() as change:
-            with change.update_snapshot().overwrite() as swap:
-                for one in old:
-                    swap.delete_data_file(one)
-            change.add_files([*names.values()])
-    fill(path, 130, 300)
-    archive(path, target)
-    add(path, target)
-    assert_whole(path, target)
-
-
 def test_a_second_step_adds_what_is_new_and_nothing_twice(tmp_path):
     path, target = tmp_path / "s", tmp_path / "a"
     fill(path)
@@ -236,23 +120,6 @@ def test_a_second_step_adds_what_is_new_and_nothing_twice(tmp_path):
     second = add(path, target)
     assert second.segments == len(manifests_of(target)) - first.segments > 0
     assert_whole(path, target)
-
-
-def assert_whole(path, target, **options):
-    """Both tables have every row of the archive once."""
-    rows = rows_of(target, **options)
-    found = {key_of(row): row["body"] for row in rows.to_pylist()}
-    assert len(found) == len(rows)
-    assert found == {key: row["body"] for key, row in business(
-        source_rows(path, target), archived_until(target)).items()}
-    raw = rows_of(target, "raw", **options)["commitLogOffset"].to_pylist()
-    assert len(raw) == len(set(raw)) == sum(one.records + one.raw_rows for one in manifests_of(target))
-
-
-def data_files(target):
-    """The data files on the disk, and those that the table ``messages`` names."""
-    there = {str(one) for one in (target / "tables").rglob("*.parquet")}
-    return there, set(paths_of(target))
 
 
 @pytest.mark.parametrize("every", [27, pytest.param(2, marks=pytest.mark.long)])
@@ -288,40 +155,6 @@ def test_a_kill_at_any_step_leaves_whole_segments_and_the_next_run_adds_the_rest
     assert files.left >= 0, "a run was not killed at last"
     assert steps * every > 50
     assert every > 2 or len(partial) > 2, "some kills came between two commits"
-
-
-@pytest.mark.parametrize("every", [29, pytest.param(2, marks=pytest.mark.long)])
-def test_a_kill_while_ranges_are_added_or_replaced_leaves_each_row_once(tmp_path, killed, monkeypatch, every):
-    from tailrace.spark.lake.synced_io import SyncedFileIO
-
-    path, target, begun = tmp_path / "s", tmp_path / "a", tmp_path / "begun"
-    fill(path, until=30)
-    archive(path, target, lag_ms=1)
-    add(path, target)
-    fill(path, 30, 100)
-    archive(path, target, lag_ms=1)
-    assert len(manifests_of(target)) == 1
-    shutil.copytree(target, begun)
-    seen = set()
-    for at in range(0, 400, every):
-        shutil.rmtree(target)
-        shutil.copytree(begun, target)
-        files = killed.KilledFileSystem(at)
-        monkeypatch.setattr(SyncedFileIO, "file_system", files)
-        with contextlib.suppress(killed.Killed):
-            add(path, target, at_once=1, runner=local_runner(files))
-        monkeypatch.undo()
-        found = sorted(int(row["body"].split()[0]) for row in rows_of(target).to_pylist())
-        assert found == list(range(len(found)))
-        seen.add(len(found))
-        add(path, target)
-        assert_fresh(path, target, 100)
-        assert set(paths_of(target)) <= data_files(target)[0]
-        if files.left >= 0:
-            break
-    assert files.left >= 0, "a run was not killed at last"
-    assert min(seen) == 30
-    assert every > 2 or len(seen) > 2, "some kills came between two commits"
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
