@@ -21,6 +21,8 @@ ARCHIVED_A_SEGMENT: Final = event(
 ARCHIVED_A_RANGE_OF_THE_LAST_SEGMENT: Final = event(
     "info", "archived a range of the last segment", "segment from until messages verified",
     "`--lag` has archived messages of the last CommitLog file.")
+ADDED_ROWS_TO_A_TABLE: Final = event(
+    "info", "added rows to a table", "table until files count", "`--table` has made a commit.")
 A_SEGMENT_WAS_COMPARED_WITH_THE_ARCHIVE: Final = event(
     "info", "a segment was compared with the archive", "segment archive",
     "The checksums agree, so retention deletes the file.")

@@ -15,13 +15,16 @@ from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
+from tailrace import events
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import offset_to_file_name
+from tailrace.logs import get_logger
 from tailrace.spark.lake.catalogue import LakeTable, Mark, catalogue_errors
 from tailrace.spark.lake.files import WrittenFile, segment_of
 
 __all__ = ["commit", "expire_snapshots", "files_of_ranges"]
 
+_log = get_logger(__name__)
 _TRIES: Final = 10
 _SNAPSHOTS_MAX: Final = 100
 
@@ -46,6 +49,8 @@ def commit(
         try:
             with catalogue_errors(f"the commit to the table {table.name}"):
                 _commit(table, files, before, mark, replaced)
+            events.ADDED_ROWS_TO_A_TABLE.log(
+                _log, table=table.name, until=mark.reached, files=len(files), count=sum(one.rows for one in files))
             return
         except StoreError as error:
             if not left or not isinstance(error.__cause__, CommitFailedException):

@@ -28,7 +28,8 @@ from tailrace.spark.lake.job import local_runner
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")]
 
 
-def test_messages_of_the_last_segment_are_replaced_when_it_is_sealed(tmp_path):
+def test_messages_of_the_last_segment_are_replaced_when_it_is_sealed(tmp_path, caplog):
+    caplog.set_level("INFO")
     path, target = tmp_path / "s", tmp_path / "a"
     for count, ranges in ((20, 1), (20, 0), (40, 1)):
         fill(path, count - 20, count) if ranges else None
@@ -36,6 +37,8 @@ def test_messages_of_the_last_segment_are_replaced_when_it_is_sealed(tmp_path):
         done = add(path, target)
         assert (done.segments, done.ranges, done.waits) == (0, ranges, "")
         assert_fresh(path, target, count)
+    assert caplog.text.count("added rows to a table table=tailrace.messages until=") == 2
+    assert "files=1 count=20" in caplog.text
     assert len(rows_of(target, "raw")) == 0, "raw has sealed segments only"
     before = set(paths_of(target))
     fill(path, 40, 200)
