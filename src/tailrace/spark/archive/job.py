@@ -313,26 +313,23 @@ class ArchiveJob:
         if (sealed := directory.log_files[: -len(following)]) and not self._has(sealed[-1].file_from_offset):
             return  # it was sealed since this step has looked, and the next one archives it
         file = following[0]
-        ranges = self._ranges_of(file)
+        ranges = self._ranges_of(file.file_from_offset, file.file_from_offset + file.size)
         if ranges:
             check_goes_on(self._archive, self._store, file, ranges[-1])
         found = range_after(directory, file, ranges)
         if found is None:
             return
-        if found.stored_ms < 0 or self._age_ms(found) * 2 >= self._options.lag_ms:
+        if found.stored_ms < 0 or found.age_ms(self._clock.now_ms()) * 2 >= self._options.lag_ms:
             self._archive_range(directory, found)
-        self.lag_ms = max(self._age_ms(found), 0) if found.stored_ms >= 0 else 0
+        self.lag_ms = found.age_ms(self._clock.now_ms())
 
-    def _age_ms(self, found: OpenRange) -> int:
-        return self._clock.now_ms() - found.stored_ms
-
-    def _ranges_of(self, file: MappedFile) -> list[Manifest]:
+    def _ranges_of(self, segment: int, until: int) -> list[Manifest]:
         """Return the ranges of a segment that are archived; none if one of them is damaged, then all are made again."""
         try:
-            return open_ranges(self._file_system, self._archive, file.file_from_offset)
+            return open_ranges(self._file_system, self._archive, segment)
         except CorruptionError as error:
-            events.A_SEGMENT_OF_THE_ARCHIVE_IS_DAMAGED.log(_log, segment=file.file_from_offset, cause=str(error))
-            self._remove_ranges(file.file_from_offset, file.file_from_offset + file.size)
+            events.A_SEGMENT_OF_THE_ARCHIVE_IS_DAMAGED.log(_log, segment=segment, cause=str(error))
+            self._remove_ranges(segment, until)
             return []
 
     def _archive_range(self, directory: StoreDirectory, found: OpenRange) -> None:
@@ -410,7 +407,9 @@ class ArchiveJob:
             old = self._readable(manifest.segment)
             manifest = replace(manifest, before=old.before if old is not None else None)
             self._remove_manifest(manifest.segment)
-            self._remove_files(manifest.segment, lambda name: not name.startswith(OPEN_FILE))
+            ranges = self._ranges_of(manifest.segment, manifest.until)
+            named = {file.path.rpartition("/")[2] for one in ranges for file in one.files}
+            self._remove_files(manifest.segment, lambda name: name not in named)
         self._rename_staged(manifest, staged)
         self._write(manifest)
         self._remove_ranges(manifest.segment, manifest.until)

@@ -30,6 +30,10 @@ class OpenRange(NamedTuple):
     stored_ms: int
     """When the first record was stored, by the wall clock; -1 if that is not known."""
 
+    def age_ms(self, now_ms: int) -> int:
+        """Return how long ago the first record was stored, in ms; 0 if that is not known."""
+        return max(now_ms - self.stored_ms, 0) if self.stored_ms >= 0 else 0
+
 
 def units_until(directory: StoreDirectory) -> int:
     """Return the position up to which the queues have a unit of every message."""

@@ -113,7 +113,7 @@ def test_ranges_follow_each_other_and_the_sealed_segment_replaces_them(tmp_path)
     assert published(target)[1] == ranges, "a run without a lag leaves them"
 
 
-@pytest.mark.parametrize("every", [1])
+@pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_a_kill_at_any_step_neither_loses_nor_doubles_a_row(tmp_path, killed, every):
     path, begun, target = tmp_path / "s", tmp_path / "begun", tmp_path / "a"
     fill(path, 0, 40)
@@ -139,6 +139,24 @@ def test_a_kill_at_any_step_neither_loses_nor_doubles_a_row(tmp_path, killed, ev
         archive(path, target)
         assert named_rows(target) == whole, at
         assert_exact(path, target)
+
+
+def test_files_of_a_killed_range_do_not_stay_beside_the_sealed_segment(tmp_path, killed):
+    early, late, target = tmp_path / "early", tmp_path / "late", tmp_path / "a"
+    fill(early, 0, 20)
+    shutil.copytree(early, late)
+    fill(late, 20, 100)
+    probe = killed.KilledFileSystem(10**9)
+    archive(early, target, file_system=probe)
+    left = 0
+    for at in range(0, probe.done, 4):
+        shutil.rmtree(target)
+        with pytest.raises(killed.Killed):
+            archive(early, target, file_system=killed.KilledFileSystem(at))
+        left += bool(files_in(target)) and not list_manifests(FILES, str(target), OPEN)
+        archive(late, target, lag_ms=0)
+        assert_exact(late, target)
+    assert left, "some kills came between a file and its manifest"
 
 
 def test_a_served_store_is_archived_up_to_what_is_synced(tmp_path):
