@@ -2,7 +2,7 @@
 
 FRAMES is the number of frames, at least, and SEED the first seed. Each block of some thousand frames is served by two
 brokers, one without the lanes: frames at the borders of what is plain, the same with other bytes in their headers, and
-segments of many of them together; frames that clients have sent, which `record_frames.py` has recorded, too. Every
+segments of many of them together, and frames that clients have sent, which `record_frames.py` has recorded. Every
 second block is of pulls, with some sends between them. Prints each difference with the seed of its block; exits 1 if
 there was one, or if a lane takes none of the recorded frames.
 ``SEED=n FRAMES=1`` plays one block again.

@@ -74,7 +74,7 @@ def read(path, target, **options):
 
 @pytest.fixture
 def both(tmp_path, monkeypatch):
-    """A store whose log is gone but for the last file, and its archive with an index of every two segments."""
+    """A store that has only the last file of its log, and its archive with an index of every two segments."""
     monkeypatch.setattr(index, "GROUP", 2)
     path, target = tmp_path / "s", tmp_path / "a"
     fill(path)
