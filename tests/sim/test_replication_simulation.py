@@ -17,7 +17,7 @@ from replication_world import play
 
 from tailrace.broker.core import slaves
 from tailrace.ha import metadata_copy, slave_comparison
-from tailrace.ha.comparison import Comparison, Verdict
+from tailrace.ha.comparison import Compared, Verdict
 from tailrace.ha.replicas import NOT_YET, Replicas
 from tailrace.ha.timer_positions import TimerPositions
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -90,9 +90,9 @@ def compares_nothing(monkeypatch):
         return comparison._store.commit_log.max_offset
 
     async def same(*_):
-        return Comparison(Verdict.SAME, 0, "")
+        return Compared(Verdict.SAME, 0, "")
 
-    monkeypatch.setattr(slave_comparison.Comparison, "begin", begin)
+    monkeypatch.setattr(slave_comparison.SlaveComparison, "begin", begin)
     monkeypatch.setattr(slaves, "compare", same)
 
 
