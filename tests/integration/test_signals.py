@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import threading
 
 import pytest
 
-from tailrace.client import Producer
+from tailrace.client import AsyncPullConsumer, Producer
 from tailrace.formats.filenames import SERVE
 from tailrace.model import Message
 
@@ -199,6 +200,23 @@ def test_tail_ends_when_it_is_asked_to(tailrace_session_broker, number):
     _, err = process.communicate(timeout=30)
     assert process.returncode == 0, err
     assert err == ""
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_an_event_loop_that_ends_closes_messages_once(tailrace_session_broker, follow):
+    put_one(tailrace_session_broker.broker)
+    errors = []
+
+    async def main():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        async with AsyncPullConsumer(broker=tailrace_session_broker.broker) as consumer:
+            messages = consumer.messages("t", start="first", follow=follow)
+            assert (await anext(messages)).body == b"1"
+            await asyncio.get_running_loop().shutdown_asyncgens()
+        return messages
+
+    asyncio.run(main())
+    assert errors == []
 
 
 # Opens a store as `recover` does, and waits in the middle of it for a signal.

@@ -286,7 +286,7 @@ class AsyncPullConsumer:
 
     # --- a topic
 
-    async def messages(
+    def messages(
         self, topic: str, *, start: Begin = "committed", tags: str = "*", sql: str = "",
         follow: bool = True, commit: bool = False, wait_ms: Duration = 1000,
     ) -> AsyncGenerator[MessageExt, None]:
@@ -301,14 +301,11 @@ class AsyncPullConsumer:
         included, even if its broker can serve it only some ms later (a Java broker leaves such a message out);
         ``wait_ms`` limits the wait for it.
         """
+        # One generator: an event loop that ends closes all of them at once, one inside another one perhaps twice.
         wanted = Subscription.of(topic, tags, sql)
-        source = self._followed(wanted, start, commit=commit) if follow else (
-            self._to_the_end(wanted, start, round(in_ms("wait_ms", wait_ms)), commit=commit))
-        try:
-            async for message in source:
-                yield message
-        finally:
-            await source.aclose()
+        if follow:
+            return self._followed(wanted, start, commit=commit)
+        return self._to_the_end(wanted, start, round(in_ms("wait_ms", wait_ms)), commit=commit)
 
     async def _followed(
         self, wanted: Subscription, start: Begin, *, commit: bool

@@ -27,7 +27,7 @@ from tailrace.cli.output import (
     print_kinds,
 )
 from tailrace.cli.pipeline import Job
-from tailrace.cli.pipeline_archive import _once
+from tailrace.cli.pipeline_archive import _Archived, _once
 from tailrace.logs import get_logger
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
@@ -204,6 +204,8 @@ def test_both_parts_of_an_archive_job_have_a_bar(monkeypatch):
             assert accept_missing
             share(0.5)
 
+        ranges, lag_ms = (), 0
+
         def step(self, share):
             share(1.0)
 
@@ -211,7 +213,7 @@ def test_both_parts_of_an_archive_job_have_a_bar(monkeypatch):
     monkeypatch.setattr("tailrace.cli.output._new_bar", lambda: bars.append(Bar()) or bars[-1])
     monkeypatch.setattr("tailrace.cli.output.QUIET_MS", 0)
     monkeypatch.setattr("sys.stderr", Terminal(True))
-    assert not _once(Archiving(), None, verify=True, accept_missing=True)
+    assert not _once(Archiving(), None, _Archived(Job("archive", None, as_json=True)), verify=True, accept_missing=True)
     assert [(bar.task_ids, bar.done) for bar in bars] == [
         (["verify the archive"], [0.5, "stopped"]), (["archive"], [1.0, "stopped"])]
 

@@ -135,7 +135,7 @@ def test_an_answer_waits_until_the_message_is_durable(stored, broker, channel, k
         def __init__(self):
             self.waiting = []
 
-        def add(self, channel, answer, until, *, names_slaves):
+        def add(self, channel, answer, until, then=None, *, names_slaves):
             self.waiting.append((answer, until))
 
     at, durable = stored().phy_offset, Durable()
