@@ -199,7 +199,7 @@ def measure_backlog(side: str, scratch: Path, size: int) -> dict[str, Any]:
 
 
 def count_of(address: str) -> int:
-    """Return the number of messages of a broker, which may be too busy to answer at once."""
+    """Return the number of messages of a broker, which may be too busy to answer immediately."""
     until = time.monotonic() + READY_S
     while True:
         try:

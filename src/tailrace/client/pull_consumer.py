@@ -301,7 +301,7 @@ class AsyncPullConsumer:
         included, even if its broker can serve it only some ms later (a Java broker leaves such a message out);
         ``wait_ms`` limits the wait for it.
         """
-        # One generator: an event loop that ends closes all of them at once, one inside another one perhaps twice.
+        # One generator: an event loop that ends closes all of them together, one inside another one perhaps twice.
         wanted = Subscription.of(topic, tags, sql)
         if follow:
             return self._followed(wanted, start, commit=commit)
