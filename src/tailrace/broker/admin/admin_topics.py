@@ -450,7 +450,7 @@ class AdminTopicsProcessor:
         offsets, entries = self._broker.offsets, []
         for queue_id in [*range(config.read_queue_nums), *(queue.queue_id for queue in left_over)]:
             committed, queue = offsets.query(group, topic, queue_id), self._broker.store.queue_of(topic, queue_id)
-            lag = lag_of(self._broker, topic, group, queue_id, committed)
+            lag = lag_of(self._broker, group, queue, committed)
             if committed < 0 and is_static:  # the group has its offset in another part of the logical queue
                 lag = lag._replace(
                     committed=-1, handed_out=min(offsets.query_pull(group, topic, queue_id), lag.until))

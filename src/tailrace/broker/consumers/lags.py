@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 from tailrace.broker.core.context import BrokerContext
 from tailrace.formats.lite import parent_of
 from tailrace.requests.executors import in_steps, no_pause
+from tailrace.store.queue_reader import QueueReader
 
 __all__ = ["Lag", "QueueLag", "lag_of", "queue_lags", "sums"]
 
@@ -69,13 +70,14 @@ class Lag:
 _Lag = TypeVar("_Lag", bound=Lag)
 
 
-def lag_of(broker: BrokerContext, topic: str, group: str, queue_id: int, consumed: int) -> QueueLag:
+def lag_of(broker: BrokerContext, group: str, queue: QueueReader, consumed: int) -> QueueLag:
     """Return the lag of a group that has committed the offset ``consumed`` of a queue; -1 if it has committed none.
 
     An offset before the first message counts as that of the first message: messages have expired, or the offset
     is one of a topic that was deleted and made again. An offset after the end counts as the end.
     """
-    low, until = broker.store.queue_of(topic, queue_id).bounds
+    topic, queue_id = queue.topic, queue.queue_id
+    low, until = queue.bounds
     at = min(max(consumed, low), until)
     popped = broker.pop_metrics.in_flight(topic, group, queue_id)
     handed_out = min(max(at, broker.offsets.query_pull(group, topic, queue_id)), until)
@@ -91,13 +93,14 @@ def queue_lags(
     ``entries`` are those of the committed offsets; None means all. ``pause`` is called after each ``step`` queues.
     """
     for entry in in_steps(broker.offsets.entries() if entries is None else entries, step, pause):
-        topic, _, queue_id, consumed = entry
+        topic, group, queue_id, consumed = entry
         config = broker.topics.select(topic)
+        if config is None or consumed < 0:
+            continue
+        queue = broker.store.queue_of(topic, queue_id)
         # A queue that the topic has lost counts while it holds messages.
-        if config is not None and consumed >= 0 and (
-            0 <= queue_id < config.read_queue_nums or broker.store.queue_of(topic, queue_id).max
-        ):
-            yield lag_of(broker, *entry)
+        if 0 <= queue_id < config.read_queue_nums or queue.max:
+            yield lag_of(broker, group, queue, consumed)
 
 
 def sums(
