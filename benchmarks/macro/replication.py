@@ -133,12 +133,9 @@ def master(side: str, scratch: Path, role: str) -> Iterator[tuple[str, Broker]]:
 
 
 @contextlib.contextmanager
-def slave(side: str, scratch: Path, namesrv: str) -> Iterator[Broker]:
-    """Yield a slave of a side with an empty directory."""
-    root, conf = scratch / "slave", scratch / "slave.conf"
-    lines = [
-        "brokerRole=SLAVE", "brokerId=1", "brokerName=broker-a", "brokerClusterName=DefaultCluster",
-        f"mappedFileSizeCommitLog={FILE_SIZE}", f"namesrvAddr={namesrv}", "brokerIP1=127.0.0.1", "brokerIP2=127.0.0.1"]
+def another_broker(side: str, root: Path, lines: list[str]) -> Iterator[Broker]:
+    """Yield a broker of a side with these settings and without a name server, on an empty directory."""
+    conf = root.with_suffix(".conf")
     try:
         if side == "tailrace":
             conf.write_text("\n".join([*lines, ""]))
@@ -149,6 +146,13 @@ def slave(side: str, scratch: Path, namesrv: str) -> Iterator[Broker]:
                 yield found
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def slave(side: str, scratch: Path, namesrv: str) -> contextlib.AbstractContextManager[Broker]:
+    """Return a slave of a side with an empty directory."""
+    return another_broker(side, scratch / "slave", [
+        "brokerRole=SLAVE", "brokerId=1", "brokerName=broker-a", "brokerClusterName=DefaultCluster",
+        f"mappedFileSizeCommitLog={FILE_SIZE}", f"namesrvAddr={namesrv}", "brokerIP1=127.0.0.1", "brokerIP2=127.0.0.1"])
 
 
 @contextlib.contextmanager
@@ -294,23 +298,11 @@ def has_topic(namesrv: str, brokers: list[Broker]) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def second_broker(side: str, scratch: Path, namesrv: str) -> Iterator[Broker]:
-    """Yield a second master of the cluster."""
-    root, conf = scratch / "second", scratch / "second.conf"
-    lines = [
+def second_broker(side: str, scratch: Path, namesrv: str) -> contextlib.AbstractContextManager[Broker]:
+    """Return a second master of the cluster."""
+    return another_broker(side, scratch / "second", [
         "brokerRole=ASYNC_MASTER", "brokerId=0", "brokerName=broker-b", "brokerClusterName=DefaultCluster",
-        f"namesrvAddr={namesrv}", "brokerIP1=127.0.0.1", "brokerIP2=127.0.0.1", "autoCreateTopicEnable=true"]
-    try:
-        if side == "tailrace":
-            conf.write_text("\n".join([*lines, ""]))
-            with serving(root, "--config", str(conf), "--namesrv-listen", "none") as (process, at, _):
-                yield Broker(at["broker"], process.pid)
-        else:
-            with java_broker(conf, root, lines) as found:
-                yield found
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
+        f"namesrvAddr={namesrv}", "brokerIP1=127.0.0.1", "brokerIP2=127.0.0.1", "autoCreateTopicEnable=true"])
 
 
 # -- the run

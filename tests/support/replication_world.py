@@ -296,7 +296,7 @@ class World(Clients, Checks):
         if isinstance(found, RemotingError):
             return  # the master is away: later
         if isinstance(found, ReplicationError):
-            self.note(f"{node.name} begins anew: {found}")
+            self.note(f"{node.name} begins again: {found}")
             self.counts["new copies"] += 1
             node.files = CrashFileSystem(clock=node.clock)
             node.cut_at = 0
