@@ -8,6 +8,7 @@ Each part runs with Tailrace for both brokers, and with RocketMQ for both:
   of warm-up, with the processor time of both brokers for each message.
 - ``latency``: the time of a send of a Java client at 1,000 a second, quiet and while slaves with empty directories, one
   after the other, copy the whole log of the master; ``catching_up`` is their share of that time, the rest is starts.
+  On one disk the copies' writes hold up those of the master, so give the slaves another one (``--slave-directory``).
 - ``cluster``: the Producer program against one broker that has one processor, and against two of one cluster that have
   one each.
 
@@ -39,6 +40,7 @@ from peer import (
     PROGRAMS,
     REFERENCE,
     REPORT_S,
+    TOPIC,
     cpu_seconds,
     free_port,
     program_of,
@@ -52,6 +54,7 @@ from peer import (
 from results import note, report
 from store import serving
 
+from tailrace.client import Producer, PullConsumer
 from tailrace.env.loop_thread import EventLoopThread
 from tailrace.errors import RemotingError
 from tailrace.formats.remoting import RequestCode, ResponseCode
@@ -112,9 +115,9 @@ def has_slave(master: str) -> bool:
 
 
 @contextlib.contextmanager
-def master(side: str, scratch: Path, role: str) -> Iterator[tuple[str, Broker]]:
-    """Yield the name server and the master of a side."""
-    settings = [f"brokerRole={role}", "brokerIP2=127.0.0.1", f"mappedFileSizeCommitLog={FILE_SIZE}"]
+def master(side: str, scratch: Path, role: str, *more: str) -> Iterator[tuple[str, Broker]]:
+    """Yield the name server and the master of a side; ``more`` are settings."""
+    settings = [f"brokerRole={role}", "brokerIP2=127.0.0.1", f"mappedFileSizeCommitLog={FILE_SIZE}", *more]
     if role == "SYNC_MASTER":
         settings.append("inSyncReplicas=2")
     with contextlib.ExitStack() as stack:
@@ -148,9 +151,9 @@ def another_broker(side: str, root: Path, lines: list[str]) -> Iterator[Broker]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-def slave(side: str, scratch: Path, namesrv: str) -> contextlib.AbstractContextManager[Broker]:
-    """Return a slave of a side with an empty directory."""
-    return another_broker(side, scratch / "slave", [
+def slave(side: str, parent: Path, namesrv: str) -> contextlib.AbstractContextManager[Broker]:
+    """Return a slave of a side with an empty directory below ``parent``."""
+    return another_broker(side, parent / "slave", [
         "brokerRole=SLAVE", "brokerId=1", "brokerName=broker-a", "brokerClusterName=DefaultCluster",
         f"mappedFileSizeCommitLog={FILE_SIZE}", f"namesrvAddr={namesrv}", "brokerIP1=127.0.0.1", "brokerIP2=127.0.0.1"])
 
@@ -237,15 +240,19 @@ def measure_producer(side: str, scratch: Path, seconds: int) -> dict[str, Any]:
         return measure_program(namesrv, [first, second], [first], seconds)
 
 
-def measure_latency(side: str, scratch: Path, size: int, seconds: int) -> dict[str, Any]:
-    with master(side, scratch, "ASYNC_MASTER") as (namesrv, first):
+def measure_latency(
+    side: str, scratch: Path, slaves: Path, size: int, seconds: int, most: int
+) -> dict[str, Any]:
+    """``slaves`` is the parent of the slaves' directories; ``most`` bytes a second are copied, 0: no limit."""
+    limit = ["haFlowControlEnable=true", f"maxHaTransferByteInSecond={most}"] if most else []
+    with master(side, scratch, "ASYNC_MASTER", *limit) as (namesrv, first):
         fill(namesrv, first.address, size)
         quiet = run_latency(namesrv, first.address, first.pid, seconds=seconds)
         done, copies = threading.Event(), []
 
         def copy_again() -> None:
             while not done.is_set():
-                with slave(side, scratch, namesrv) as second:
+                with slave(side, slaves, namesrv) as second:
                     while not done.is_set() and not end_of(second.address):
                         time.sleep(0.02)
                     began = time.perf_counter()
@@ -282,19 +289,23 @@ def measure_cluster(side: str, scratch: Path, seconds: int) -> dict[str, Any]:
             brokers = [first]
             if count == 2:
                 brokers.append(stack.enter_context(second_broker(side, scratch, namesrv)))
-                wait_until(partial(has_topic, namesrv, brokers), "the topic is not on both brokers")
+                wait_until(partial(has_topic, namesrv, brokers[1].address), "the topic is not on both brokers")
             for broker, processor in zip(brokers, processors, strict=False):
                 pin(broker, processor)
             found["one" if count == 1 else "two"] = measure_program(namesrv, brokers, brokers, seconds)
     return found
 
 
-def has_topic(namesrv: str, brokers: list[Broker]) -> bool:
-    """Create the topic on all brokers of the cluster; return whether each has it."""
-    wait_for_route(namesrv)
+def has_topic(namesrv: str, broker: str) -> bool:
+    """Create the topic on the second broker; return whether the name server has two brokers for it.
+
+    By the name server it would be created on the broker only that has it already.
+    """
     try:
-        return all(stored(broker.address) >= 0 for broker in brokers)
-    except RemotingError:
+        with Producer(broker=broker) as producer, PullConsumer(namesrv=namesrv) as consumer:
+            producer.create_topic(TOPIC, 8)
+            return len({queue.broker_name for queue in consumer.queues(TOPIC)}) == 2
+    except RemotingError:  # the broker or its registration is not ready
         return False
 
 
@@ -315,7 +326,9 @@ def measure(part: str, side: str, scratch: Path, arguments: argparse.Namespace) 
     if part == "producer":
         return measure_producer(side, scratch, seconds)
     if part == "latency":
-        return measure_latency(side, scratch, size, seconds)
+        with tempfile.TemporaryDirectory(prefix="tailrace-slaves-", dir=arguments.slave_directory or scratch) as slaves:
+            return measure_latency(
+                side, scratch, Path(slaves), size, seconds, arguments.copy_mb_per_s * 1_000_000)
     return measure_cluster(side, scratch, seconds)
 
 
@@ -345,6 +358,10 @@ def main() -> int:
     parser.add_argument("--directory", help="for scratch files (default: the system's)")
     parser.add_argument("--backlog-mb", type=int, default=1000, help="at most 1,000, which is one file")
     parser.add_argument("--seconds", type=int, default=20, help="of each program, after its warm-up")
+    parser.add_argument(
+        "--slave-directory", help="for the slaves of ``latency``, as on another disk (default: beside the master)")
+    parser.add_argument(
+        "--copy-mb-per-s", type=int, default=0, help="limit of the master for each slave in ``latency``; 0: none")
     parser.add_argument("--parts", default="backlog,producer,latency,cluster")
     parser.add_argument("--sides", default=",".join(SIDES), help="without one of them there are no ratios")
     arguments = parser.parse_args()
@@ -362,8 +379,9 @@ def main() -> int:
     found = ratios(metrics) if len(sides) == len(SIDES) else {}
     note("\n".join(f"{name:32} {value}" for name, value in found.items()))
     report("replication", {
-        "backlog_mb": arguments.backlog_mb, "seconds": arguments.seconds, "parts": arguments.parts,
-        "sides": sides, "reference": reference_release(),
+        "backlog_mb": arguments.backlog_mb, "copy_mb_per_s": arguments.copy_mb_per_s,
+        "has_own_disk": bool(arguments.slave_directory), "seconds": arguments.seconds,
+        "parts": arguments.parts, "sides": sides, "reference": reference_release(),
     }, {**metrics, "ratios": found})
     return 0
 

@@ -22,6 +22,7 @@ __all__ = ["NOT_YET", "Replica", "Replicas"]
 NOT_YET: Final = -1
 """Position of a slave that has reported nothing; nothing of it counts."""
 _SECOND_NS: Final = 1_000_000_000
+_BURST_NS: Final = 100_000_000
 
 
 class WrongLogError(RemotingFrameError):
@@ -51,6 +52,8 @@ class Replica:
         """Bytes of the log that were sent on this connection."""
         self.bytes_per_s = 0
         self._second_ns, self._second_bytes = now_ns, 0
+        self._paid_ns, self._unpaid_bytes = 0, 0
+        """Time up to which the flow limit was used, without the bytes that were sent since."""
 
     def count(self, size: int, now_ns: int) -> None:
         """Count bytes that are sent, headers included."""
@@ -58,11 +61,19 @@ class Replica:
             self.bytes_per_s = self._second_bytes if now_ns - self._second_ns < 2 * _SECOND_NS else 0
             self._second_ns, self._second_bytes = now_ns, 0
         self._second_bytes += size
+        self._unpaid_bytes += size
         self.wrote_ns = now_ns
 
     def left(self, limit: int, now_ns: int) -> int:
-        """Return how many of ``limit`` bytes a second may still be sent in this second."""
-        return limit if now_ns - self._second_ns >= _SECOND_NS else max(limit - self._second_bytes, 0)
+        """Return how many bytes may be sent now with ``limit`` bytes a second, at most those of `_BURST_NS`.
+
+        RocketMQ sends those of a second together, and the clients of the master wait in the meantime.
+        """
+        byte_ns = _SECOND_NS / limit
+        used_ns = self._paid_ns + round(self._unpaid_bytes * byte_ns)
+        self._paid_ns = max(used_ns, now_ns - max(_BURST_NS, round(byte_ns)))
+        self._unpaid_bytes = 0
+        return max(0, (now_ns - self._paid_ns) * limit // _SECOND_NS)
 
 
 @final

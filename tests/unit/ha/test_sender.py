@@ -13,6 +13,7 @@ from ha_world import FILE, master, running
 
 from tailrace import FlushDiskType
 from tailrace.formats.ha import BODY_MAX
+from tailrace.ha.replicas import Replica
 from tailrace.remoting.acceptor import ENFORCING, Acceptor
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.tls import server_context
@@ -233,8 +234,22 @@ async def test_the_flow_limit_counts_bytes_of_the_log(tmp_path):
         slave.report(0)
         with contextlib.suppress(TimeoutError):
             await slave.read(end, seconds=0.7)
-        assert 50_000 < slave.end <= 120_000
+        assert 50_000 < slave.end <= 90_000
         assert len(slave.heartbeats) < 20
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000, 100 << 20])
+def test_the_bytes_of_the_flow_limit_are_sent_over_the_second(limit):
+    now = 5 * 10**9
+    replica = Replica("127.0.0.1:1", "127.0.0.1", None, now)  # type: ignore[arg-type]
+    sent, most = 0, 0
+    for step in range(10_000):  # 10 s
+        size = replica.left(limit, now + step * 10**6)
+        replica.count(size, now + step * 10**6)
+        sent, most = sent + size, max(most, size)
+    assert sent == pytest.approx(limit * 10, rel=0.02, abs=1)
+    assert most <= max(limit / 10, 1)
+    assert replica.left(limit, now + 100 * 10**9) == max(limit // 10, 1)  # an idle time is not made up for
 
 
 @running
