@@ -13,6 +13,7 @@ import pathlib
 import struct
 
 import pytest
+from long_runs import LONG
 
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.checkpoint import CHECKPOINT
@@ -103,7 +104,7 @@ def crashed(place):
 @pytest.mark.parametrize("keep", [None, 0, 50])
 def test_at_any_moment_the_checkpoint_claims_what_is_there(keep):
     checked = 0
-    for place in range(0, sweep.operations(SEED) + 1, 2):
+    for place in range(0, sweep.operations(SEED) + 1, 2 if LONG else 5):
         files, clock = crashed(place)
         entropy = SeededEntropy(SEED * 7919 + place)
         left = files.killed() if keep is None else files.power_lost(entropy, keep)

@@ -9,6 +9,7 @@ import os
 import random
 
 import pytest
+from long_runs import LONG
 from read_there import query_there
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -22,7 +23,7 @@ CONFIG = StoreConfig(
 COUNT, KNOWN = 260, 70
 SLOTS = slice(40, 40 + 4 * 16)
 SEED = int(os.environ.get("SEED", "1"))
-CASES = int(os.environ.get("CASES", "40"))
+CASES = int(os.environ.get("CASES", "40" if LONG else "20"))
 
 
 def opened(files, clock):

@@ -8,6 +8,7 @@ import pathlib
 import sys
 
 import pytest
+from long_runs import LONG
 
 from tailrace.errors import StoreError
 from tailrace.store.commit_log import CommitLog
@@ -26,7 +27,9 @@ def _loaded(name):
 faults = _loaded("read_faults")
 commands = _loaded("read_fault_commands")
 pytestmark = pytest.mark.crash
-STEPS = [pytest.param(23, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
+FEWER = 1 if LONG else 3
+"""Of the cases of a sweep that is not long, make test runs one of so many."""
+STEPS = [pytest.param(47, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +61,7 @@ def test_a_read_that_fails_once_costs_nothing(step):
     sweep(faults.places(delays=False)[::step], delays=False)
 
 
-@pytest.mark.parametrize("step", [pytest.param(5, id="some"), STEPS[1]])
+@pytest.mark.parametrize("step", [pytest.param(11, id="some"), STEPS[1]])
 def test_a_read_that_fails_once_costs_no_timer(step):
     sweep(faults.places(only=["timer/"])[::step], delays=True)
 
@@ -69,7 +72,7 @@ def test_many_reads_that_fail_for_a_while_cost_nothing(seed, count):
 
 
 def test_many_reads_that_fail_for_a_while_cost_no_timer():
-    for seed in range(1, 8):
+    for seed in range(1, 8, FEWER):
         faults.storm(seed, len(faults.reads()))
 
 
@@ -79,7 +82,7 @@ def test_a_record_that_cannot_be_read_for_good_is_left_out_and_no_other(number):
 
 
 def test_a_record_that_cannot_be_read_for_good_delays_no_timer():
-    for number in range(11, 60, 6):
+    for number in range(11, 60, 6 * FEWER):
         faults.bad_record(number)
 
 
@@ -87,7 +90,8 @@ def test_a_record_that_cannot_be_read_for_good_delays_no_timer():
 @pytest.mark.parametrize("name", commands.READING)
 def test_a_command_that_reads_names_the_file_and_changes_nothing(name, clean):
     runs = commands.Runs(name, clean=clean)
-    for number, place in enumerate(runs.places[:: 1 if clean else 6]):  # a killed store is recovered in each run
+    step = FEWER if clean else 6 * FEWER  # a killed store is recovered in each run
+    for number, place in enumerate(runs.places[::step]):
         runs.fail_at(place, commands.ERRORS[number % 3])
 
 
@@ -95,7 +99,7 @@ def test_a_command_that_reads_names_the_file_and_changes_nothing(name, clean):
 @pytest.mark.parametrize("name", commands.WRITING)
 def test_a_command_that_writes_completes_in_the_next_run(name, clean):
     runs = commands.Runs(name, clean=clean)
-    for number, place in enumerate(runs.places[::3]):
+    for number, place in enumerate(runs.places[:: 3 * FEWER]):
         runs.fail_at(place, commands.ERRORS[number % 3])
 
 

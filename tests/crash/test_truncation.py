@@ -11,6 +11,7 @@ import pathlib
 import random
 
 import pytest
+from long_runs import LONG
 
 _spec = importlib.util.spec_from_file_location("faults", pathlib.Path(__file__).with_name("faults.py"))
 faults = importlib.util.module_from_spec(_spec)
@@ -36,7 +37,7 @@ def some(cases, count):
 def test_a_log_that_is_cut_at_any_byte_keeps_what_is_before(source):
     cases = faults.all_log_cuts(source)
     always = [(record.at, "killed", "zero") for record in source.records[-64::9]]
-    for case in always + some(cases, 100):
+    for case in always + some(cases, 100 if LONG else 40):
         try:
             faults.cut_log(source, *case)
         except Exception as error:
@@ -49,7 +50,7 @@ def test_a_derived_file_that_is_cut_at_any_length_heals(source):
     paths = {path for path, *_ in cases}
     assert {path.split("/")[2] for path in paths} == {"consumequeue", "index", "checkpoint", "tailrace"}
     empty = [(path, 0, "clean") for path in sorted(paths)]
-    for case in empty + some(cases, 100):
+    for case in empty + some(cases, 100 if LONG else 40):
         try:
             faults.cut_derived(source, *case)
         except Exception as error:

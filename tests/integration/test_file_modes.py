@@ -62,7 +62,7 @@ def served(umask, store, *options, wanted=None):
     return log
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o077], ids="umask {:03o}".format)
+@pytest.mark.parametrize("umask", [0o022, pytest.param(0o077, marks=pytest.mark.long)], ids="umask {:03o}".format)
 def test_commands_make_what_only_the_owner_reads(tmp_path, umask):
     store, copy, again = tmp_path / "store", tmp_path / "copy", tmp_path / "again"
     log = served(umask, store, wanted=({0o700}, {0o600}))

@@ -24,7 +24,7 @@ WITH_COMMANDS = {
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]}
 PAGES = sorted(page for page, found in WITH_COMMANDS.items() if not all(block.reason for block in found))
 IN_EACH_RUN = {"README.md", "docs/tutorials/first-broker.md", "docs/how-to/operate/users.md"}
-"""Pages that run in each run of the tests, on a terminal and in a pipe; `make long` runs all."""
+"""Pages that run on a terminal in each run of the tests, the first one also in a pipe; `make long` runs all."""
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
@@ -58,8 +58,13 @@ BEFORE: dict[str, Callable[[Path], dict[str, str]]] = {
 }
 
 
+def in_each_run(page: str, terminal: bool) -> bool:
+    """Return whether a page runs in each run of the tests in this form."""
+    return page == "README.md" or (terminal and page in IN_EACH_RUN)
+
+
 FORMS = [
-    pytest.param(page, terminal, id=f"{page}-{form}", marks=() if page in IN_EACH_RUN else pytest.mark.long)
+    pytest.param(page, terminal, id=f"{page}-{form}", marks=() if in_each_run(page, terminal) else pytest.mark.long)
     for form, terminal in (("terminal", True), ("pipe", False)) for page in PAGES]
 
 

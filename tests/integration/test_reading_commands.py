@@ -24,7 +24,8 @@ from tailrace.testing import SimClock
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[
+    pytest.param(kind, marks=[] if kind in {"java", "torn"} else pytest.mark.long) for kind in KINDS])
 def store(request, tmp_path_factory):
     return KINDS[request.param](tmp_path_factory.mktemp("looking") / "store")
 

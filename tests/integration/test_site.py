@@ -17,7 +17,7 @@ from tailrace import client, errors
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("mkdocs", "material", "mkdocstrings", "mkdocstrings_handlers")
-pytestmark = [pytest.mark.slow, pytest.mark.integration]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.integration]
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ def rows(**options):
         key=lambda row: (row["queueId"], row["queueOffset"]))
 
 
+@pytest.mark.long
 def test_a_java_broker_gives_the_rows_of_its_directory(reference, tmp_path):
     store = tmp_path / "store"
     store.mkdir()

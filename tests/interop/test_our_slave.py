@@ -135,6 +135,7 @@ def wait_same(master, slave, seconds=60):
         raise AssertionError(f"ends {ends}\n{slave.said()[-3000:]}") from None
 
 
+@pytest.mark.long
 def test_the_whole_log_of_a_java_master_is_copied_and_followed_across_kills(pair, tmp_path):
     namesrv, start_master, start_slave = pair
     master = start_master()

@@ -116,7 +116,7 @@ def test_clients_of_the_reference_show_their_certificate_when_it_is_required(ref
         raise AssertionError(ours.log())
 
 
-@pytest.mark.parametrize("require", [False, True])
+@pytest.mark.parametrize("require", [pytest.param(False, marks=pytest.mark.long), True])
 def test_our_client_at_a_broker_of_the_reference(require, reference, ca, files, tmp_path):
     settings = server_settings(files, "enforcing")
     options = TlsOptions(trust_cert_path=ca.path)

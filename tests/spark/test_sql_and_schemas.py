@@ -72,7 +72,7 @@ def test_another_schema_is_refused_before_any_task(spark, store, schema, why):
     assert type(caught.value).__name__ == "AnalysisException"
 
 
-@pytest.mark.parametrize("name", ["", "named"])
+@pytest.mark.parametrize("name", [pytest.param("", marks=pytest.mark.long), "named"])
 def test_a_checkpoint_that_a_setting_names_is_the_sinks(spark, store, tmp_path, name):
     broker = TailraceBroker(tmp_path / "to")
     broker.start()

@@ -140,10 +140,10 @@ def test_a_package_without_a_hash_is_refused(tool, tmp_path):
         tool("locked_packages").locked(tmp_path / "x.txt")
 
 
-@pytest.fixture
-def bill(tmp_path):
+@pytest.fixture(scope="module")
+def bill(tmp_path_factory):
     pytest.importorskip("cyclonedx_py", reason="cyclonedx-bom is not installed: requirements/audit.txt")
-    path = tmp_path / "x.cdx.json"
+    path = tmp_path_factory.mktemp("bill") / "x.cdx.json"
     done = subprocess.run(
         [sys.executable, TOOLS / "sbom.py", path], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -420,16 +420,17 @@ def test_partitions_are_days_and_times_that_no_reader_can_show_are_null(tmp_path
     assert {day: len(rows) for day, rows in message_rows.days_of(table).items()} == {None: 1, 0: 1, 1: 1}
 
 
-def test_only_the_newest_hundred_snapshots_are_kept(tmp_path):
+def test_only_the_newest_snapshots_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(commit_module, "_SNAPSHOTS_MAX", 5)
     (tmp_path / "a").mkdir()
     with lake(tmp_path / "a") as tables:
         before = None
-        for number in range(112):
+        for number in range(8):
             mark = Mark(number, 0, "", 0)
             commit_module.commit(tables.raw, [], before, mark)
             before = mark
-        assert commit_module.expire_snapshots(tables.raw) == 12
-        assert len(tables.raw.table.refresh().snapshots()) == 100
+        assert commit_module.expire_snapshots(tables.raw) == 3
+        assert len(tables.raw.table.refresh().snapshots()) == 5
         assert tables.raw.refresh() == before
 
 
