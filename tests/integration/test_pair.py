@@ -338,7 +338,7 @@ def test_a_topic_that_was_deleted_and_created_again_is_the_new_one_on_the_slave(
                 first.broker.topics.create_if_missing("t", 1)
                 first.put(3, b"new ")
                 await same(first, second)
-                await second.controller._metadata.copy_all()
+                await second.controller._slave.tables.copy_all()
                 wanted = messages(first)
                 assert [body for _, body in wanted] == [b"new 0", b"new 1", b"new 2"]
                 await until_async(lambda: messages(second) == wanted, 20)

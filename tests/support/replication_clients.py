@@ -124,7 +124,7 @@ class Clients:
             return -1
         self.counts["consumed"] += count
         if done.code == ResponseCode.SUCCESS and not node.is_master and node.ready and node.life is life and (
-            node.controller._metadata._applied is not None  # else it takes what its master has
+            node.controller._slave.tables._applied is not None  # else it takes what its master has
         ):
             self.counts["committed at a slave"] += 1
             node.floors[queue_id] = max(node.floors.get(queue_id, 0), until)

@@ -192,7 +192,7 @@ class Node:
     @property
     def slave(self):
         """What follows the master, None while it does not run."""
-        return self.controller._slave if self.ready else None
+        return self.controller.broker.slave if self.ready else None
 
     def raw(self, start, until):
         """Bytes of its log, from the files; those of files that are not there are missing."""

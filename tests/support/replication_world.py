@@ -411,7 +411,7 @@ class World(Clients, Checks):
         """Whether a slave has the log and the tables of its master."""
         if not node.ready or not node.slave.is_connected or node.end < master.end:
             return False
-        return node.store.inner.reput.has_dispatched(node.end) and node.controller._metadata.copies > 0 and (
+        return node.store.inner.reput.has_dispatched(node.end) and node.controller._slave.tables.copies > 0 and (
             node.store.topics.select(TOPIC) is not None)
 
     async def _finish(self):

@@ -55,7 +55,7 @@ from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.core.settings import RunningSettings, SettingsFile, settings_of
 from tailrace.broker.core.slave_offsets import take_offsets_of_slaves
 from tailrace.broker.core.slave_refusals import SlaveRefusals
-from tailrace.broker.core.slaves import SlavePort, has_slave_port
+from tailrace.broker.core.slaves import SlavePort, SlaveServices, has_slave_port
 from tailrace.broker.lite.service import LiteTopics
 from tailrace.broker.messages.end_transaction import EndTransactionProcessor
 from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
@@ -87,10 +87,7 @@ from tailrace.errors import StoreError
 from tailrace.filters.consumer_filters import ConsumerFilterManager
 from tailrace.filters.message_filters import MessageFilters
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
-from tailrace.ha.metadata_copy import MetadataCopy, Tables
 from tailrace.ha.sender import TICK_S
-from tailrace.ha.slave import Slave
-from tailrace.ha.slave_topics import SlaveTopics
 from tailrace.logs import get_logger
 from tailrace.namesrv.name_server import KVConfigManager, NameServer
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -177,7 +174,8 @@ class BrokerController:
         self._broker = broker = self._context()
         subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.consumers)
         running = self._running_settings(auth, proven, subscriptions)
-        self._make_slave()
+        is_slave = store.config.broker_role is BrokerRole.SLAVE
+        self._slave = SlaveServices(broker) if is_slave else None
         self._durable, self._synced = (DurableAnswers(broker.loop, one) for one in (store.inner, OnDisk(store.inner)))
         durable, synced = self._waits()
         self._pull = PullMessageProcessor(broker, subscriptions)
@@ -211,26 +209,6 @@ class BrokerController:
         self._pop.inspect.lite = lite.pops.notification
         self._broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(lite.pops.polling)
         return lite
-
-    def _make_slave(self) -> None:
-        broker, store, config = self._broker, self._store, self._config
-        self._slave: Slave | None = None
-        self._metadata: MetadataCopy | None = None
-        self._followed: SlaveTopics | None = None
-        if store.config.broker_role is not BrokerRole.SLAVE:
-            return
-        run = broker.executors.background.run
-        self._slave = broker.slave = Slave(
-            self._clock, store.inner, broker.outgoing(), run, cluster=config.broker_cluster_name,
-            broker_name=config.broker_name, ha_address=store.config.ha_master_address, namesrv=config.namesrv_addr)
-        followed = self._followed = SlaveTopics(
-            broker.loop, self._slave, broker.topics, store.inner, broker.outgoing(), run)
-        store.inner.reput.follow(followed)
-        self._metadata = MetadataCopy(
-            store.inner, Tables(
-                topics=broker.topics, groups=broker.groups, offsets=broker.offsets, modes=broker.state.modes,
-                timers=store.timer_services, deletion=store.deletion, orders=lambda: broker.pop_orders),
-            self._slave, broker.outgoing(), run, followed)
 
     def _running_settings(
         self, auth: AuthConfig, topics: ProvenTopics, subscriptions: ProvenSubscriptions
@@ -359,9 +337,8 @@ class BrokerController:
         self._every("mappings", PERIOD_S, self._cleaner.start_pass)
         self._broker.loop_lag.start()
         self._register_elsewhere(listeners.namesrv_address, others)
-        if self._slave is not None and self._metadata is not None:
+        if self._slave is not None:
             self._slave.start()
-            self._metadata.start()
 
     async def _serve_slaves(self, listeners: Listeners) -> None:
         """Open the port for slaves before its address goes to name servers."""
@@ -484,7 +461,7 @@ class BrokerController:
         """Register at ``others``, the name servers of ``namesrvAddr`` except ``own``, the one of this process."""
         if not others:
             return
-        self._registration = Registration(self._broker, others, self._slave.set_master if self._slave else None)
+        self._registration = Registration(self._broker, others, self._slave.log.set_master if self._slave else None)
         self._broker.registrations = self._registration.states
         self._registration.start()
         addresses = ";".join([own, *others] if own else others)
@@ -541,11 +518,9 @@ class BrokerController:
             timer.cancel()
         self._broker.loop_lag.stop()
         self._store.set_message_arriving_listener(None)
-        for part in (self._metadata, self._slave, self._followed):
+        for part in (self._slave, self._registration):
             if part is not None:
                 await part.stop()
-        if self._registration is not None:
-            await self._registration.stop()
         for server in self.servers:
             server.draining = True
         for reply in (

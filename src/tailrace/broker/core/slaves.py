@@ -1,4 +1,4 @@
-"""The port of a master for its slaves, and what settings and name servers say about it."""
+"""Replication on both sides: the port of a master for its slaves, and what follows the master on a slave."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from tailrace.broker.core.listeners import Listeners, why_not_listening
 from tailrace.config import BrokerRole, StoreConfig
 from tailrace.ha.comparison import Compared, Verdict, compare
 from tailrace.ha.members import GroupMembers, allowed_hosts
+from tailrace.ha.metadata_copy import MetadataCopy, Tables
 from tailrace.ha.sender import HaSender
+from tailrace.ha.slave import Slave
+from tailrace.ha.slave_topics import SlaveTopics
 from tailrace.logs import get_logger
 from tailrace.remoting.addresses import address_text, host_of
 from tailrace.remoting.client import RemotingClient
 
-__all__ = ["SlavePort", "has_slave_port"]
+__all__ = ["SlavePort", "SlaveServices", "has_slave_port"]
 
 _log = get_logger(__name__)
 PORT_DISTANCE: Final = 1
@@ -89,3 +92,31 @@ class SlavePort:
         await self._members.close()
         if self._client is not None:
             await self._client.close()
+
+
+@final
+class SlaveServices:
+    """What follows the master on a slave: the copies of its log, of its topics, and of its other tables."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        store, config, run = broker.store, broker.config, broker.executors.background.run
+        self.log = broker.slave = Slave(
+            broker.clock, store.inner, broker.outgoing(), run, cluster=config.broker_cluster_name,
+            broker_name=config.broker_name, ha_address=store.config.ha_master_address, namesrv=config.namesrv_addr)
+        self.topics = SlaveTopics(broker.loop, self.log, broker.topics, store.inner, broker.outgoing(), run)
+        store.inner.reput.follow(self.topics)
+        self.tables = MetadataCopy(
+            store.inner, Tables(
+                topics=broker.topics, groups=broker.groups, offsets=broker.offsets, modes=broker.state.modes,
+                timers=store.timer_services, deletion=store.deletion, orders=lambda: broker.pop_orders),
+            self.log, broker.outgoing(), run, self.topics)
+
+    def start(self) -> None:
+        """Connect to the master."""
+        self.log.start()
+        self.tables.start()
+
+    async def stop(self) -> None:
+        """End the copies and their connections."""
+        for part in (self.tables, self.log, self.topics):
+            await part.stop()
