@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import orjson
 import pytest
 from hypothesis import given
@@ -58,3 +60,36 @@ def test_no_text_raises_anything_else(text):
         fastjson.loads(text)
     except ValueError:
         pass
+
+
+OFFSETS = {"dataVersion": {"counter": 1}, "offsetTable": {
+    f"{topic}@g": {str(queue): 1 for queue in range(queues)} for topic, queues in (
+        ("wide", 20_000), ("broad", 9_000), *((f"t{number}", 2) for number in range(5_000)))}}
+NESTED = {"a": {"b": {"c": {str(number): {"d": [number, "\n"]} for number in range(6_000)}}}, "empty": {}, "last": [{}]}
+
+
+@pytest.mark.parametrize("value", [OFFSETS, NESTED, {"list": list(range(9_000)), "x": {}}, {}, []])
+def test_large_objects_are_written_as_in_one_call(value):
+    sort = orjson.OPT_SORT_KEYS
+    assert fastjson.dumps_large(value) == orjson.dumps(value, option=sort)
+    assert fastjson.dumps_pretty(value) == orjson.dumps(value, option=sort | orjson.OPT_INDENT_2)
+
+
+@pytest.mark.parametrize("value", [OFFSETS, NESTED, {"g@t": {str(queue): 0 for queue in range(16_384)}}])
+def test_no_call_writes_many_values_because_others_wait_for_it(monkeypatch, value):
+    """Whatever has them: many members, a member with many, or a member of a member."""
+    written = []
+
+    def count(found):
+        members = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+        return 1 + sum(map(count, members))
+
+    def dumps(found, option=0):
+        written.append(count(found))
+        return orjson.dumps(found, option=option)
+
+    monkeypatch.setattr(fastjson, "orjson", SimpleNamespace(
+        dumps=dumps, OPT_SORT_KEYS=orjson.OPT_SORT_KEYS, OPT_INDENT_2=orjson.OPT_INDENT_2))
+    fastjson.dumps_pretty(value)
+    assert sum(written) > 16_000
+    assert max(written) <= 10_000
