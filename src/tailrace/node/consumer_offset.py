@@ -95,6 +95,8 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self._lmq = lmq
         self._limit = limit
         self._count = 0
+        self._has_gone = False
+        """True if offsets may have been removed since they were counted."""
         self._pulls = _PullOffsets()
         self._reset_table: dict[str, dict[int, int]] = {}
         self._reset_lock = threading.Lock()
@@ -301,13 +303,14 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
                     self._reset_table.pop(key, None)
 
     def _make_room(self, new: int) -> None:
+        if self._count + new > self._limit and self._has_gone:  # a full table is not counted for each commit
+            self._has_gone = False
+            self._count = sum(map(len, list(self._table.values())))
         if self._count + new > self._limit:
-            self._count = sum(map(len, list(self._table.values())))  # topics and groups may be gone
-            if self._count + new > self._limit:
-                raise StoreError(
-                    f"there are {self._count} consumer offsets, more are over the limit "
-                    f"maxConsumerOffsets={self._limit}; delete topics or groups with cleanOffset, or "
-                    "raise maxConsumerOffsets")
+            raise StoreError(
+                f"there are {self._count} consumer offsets, more are over the limit "
+                f"maxConsumerOffsets={self._limit}; delete topics or groups with cleanOffset, or "
+                "raise maxConsumerOffsets")
         self._count += new
 
     def _merged(self, draft: Draft[str, dict[int, int]]) -> dict[str, dict[int, int]]:
@@ -324,6 +327,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
             self._table.setdefault(key, {}).update(queues)
         for key in draft.gone:
             self._table.pop(key, None)
+        self._has_gone = True
 
     def _decode(self, value: dict[str, Any]) -> None:
         value.pop("groupTopicMap", None)  # derived from the table
