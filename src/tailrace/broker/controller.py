@@ -56,6 +56,7 @@ from tailrace.broker.core.settings import RunningSettings, SettingsFile, setting
 from tailrace.broker.core.slave_offsets import take_offsets_of_slaves
 from tailrace.broker.core.slave_refusals import SlaveRefusals
 from tailrace.broker.core.slaves import SlavePort, SlaveServices, has_slave_port
+from tailrace.broker.lite.pop_lite import LitePopService
 from tailrace.broker.lite.service import LiteTopics
 from tailrace.broker.messages.end_transaction import EndTransactionProcessor
 from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
@@ -72,6 +73,7 @@ from tailrace.broker.messages.service import MessageService
 from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.messages.waiters import LongPolling
 from tailrace.broker.pop.ack import AckService
+from tailrace.broker.pop.pop_message import PopService
 from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.pop.service import PopConsumption
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
@@ -83,7 +85,7 @@ from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.env.supervision import caught
-from tailrace.errors import StoreError
+from tailrace.errors import RefusalError, StoreError
 from tailrace.filters.consumer_filters import ConsumerFilterManager
 from tailrace.filters.message_filters import MessageFilters
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
@@ -187,13 +189,15 @@ class BrokerController:
         self._lite = self._made_lite()
         reply = ReplyMessageProcessor(broker, self._send.messages, durable)
         transactions = EndTransactionProcessor(broker, durable)
+        self.ends = transactions.service
+        """Commits and rolls back half messages for every protocol."""
         self._checks = TransactionChecks(broker)
         self._cleaner = MappingCleaner(
             store, broker.forwarder, self._config.broker_name, self._clock, broker.executors.files)
         retention = RetentionProcessor(broker)
         admin = AdminProcessor(broker, RuntimeInfo(broker))
         self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
-        self._later: list[_DefersReplies] = [broker.changes, *self._workers, broker.forwarder, reply, transactions]
+        self._later: list[_DefersReplies] = [broker.changes, *self._workers, broker.forwarder, reply, self.ends]
         self._processors = self._made_processors(
             running, (durable, synced), retention, reply, transactions, admin, proven)
 
@@ -206,8 +210,8 @@ class BrokerController:
     def _made_lite(self) -> LiteTopics:
         lite = LiteTopics(self._broker, self._file_system)
         self.acks.lite = lite.acks
-        self._pop.inspect.lite = lite.pops.notification
-        self._broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(lite.pops.polling)
+        self._pop.inspect.lite = lite.service.notification
+        self._broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(lite.service.polling)
         return lite
 
     def _running_settings(
@@ -233,7 +237,7 @@ class BrokerController:
 
     @property
     def _polls(self) -> tuple[LongPolling[Any], ...]:
-        pops, lite = self._pop, self._lite.pops
+        pops, lite = self._pop, self._lite.service
         return self._pull.hold, pops.polling, pops.inspect.polling, lite.polling, lite.notifications
 
     def _watch_users(self, control: AccessControl) -> None:
@@ -484,6 +488,11 @@ class BrokerController:
         """Settles popped messages for every protocol."""
         return self._pop.acks.service
 
+    @property
+    def pops(self) -> tuple[PopService, LitePopService]:
+        """Hand out messages of topics, and of Lite topics, for every protocol."""
+        return self._pop.service, self._lite.service
+
     def in_process(self) -> RemotingServer:
         """Return a server without a port, for `InProcessConnection`. It serves what the broker's port serves."""
         server = RemotingServer(limits=ServerLimits(bytes_max=self._config.server_buffer_max_bytes))
@@ -528,7 +537,7 @@ class BrokerController:
             *self._broker.cold_reads.release_all(),
         ):
             if reply.request.version > VERSION_V5_3_1:
-                reply.send(reply.request.answer(ResponseCode.GO_AWAY, "please go away"))
+                reply.fail(RefusalError(ResponseCode.GO_AWAY, "please go away"))
         await self._wait_durable()
         if self._slaves is not None:
             await self._slaves.stop()

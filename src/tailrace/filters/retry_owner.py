@@ -16,7 +16,7 @@ from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.names import ORIGIN_GROUP, REAL_TOPIC, RETRY_GROUP_TOPIC_PREFIX, TAGS
 from tailrace.formats.pop import is_retry_topic_of, retry_owner
 from tailrace.formats.remoting import RemotingCommand, sender_of
-from tailrace.remoting import Channel
+from tailrace.requests.caller import Caller
 
 __all__ = ["RetryOwnerFilter", "own_messages", "reader_of", "refuse_shared"]
 
@@ -52,15 +52,13 @@ def reader_of(control: AccessControl | None, request: RemotingCommand, topic: st
     return topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
 
 
-def refuse_shared(
-    control: AccessControl | None, channel: Channel, request: RemotingCommand, topic: str, group: str
-) -> None:
+def refuse_shared(control: AccessControl | None, caller: Caller, topic: str, group: str) -> None:
     """Raise RefusalError if a user pops a retry topic under another group, and the topic may have several users."""
     if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) and _may_be_shared(topic) and control is not None and (
-        reader_of(control, request, topic, group) != group
+        reader_of(control, caller.request, topic, group) != group
     ):
         raise control.refusal(
-            channel.peer_ip, request.code, "permission", sender_of(request),
+            caller.channel.peer_ip, caller.request.code, "permission", sender_of(caller.request),
             f"Group:{group} has no permission to pop the retries of other groups")
 
 

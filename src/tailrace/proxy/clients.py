@@ -10,13 +10,13 @@ import asyncio
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final, TypeVar, cast, final
 
 from tailrace import events
 from tailrace.broker.clients.client_ids import ClientIds
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught
-from tailrace.errors import RefusalError
+from tailrace.errors import RefusalError, RemotingConnectError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader
@@ -25,12 +25,16 @@ from tailrace.proxy.caller import Caller, born_host_of
 from tailrace.proxy.protocol import Code, GrpcError, definition, name_of, of_refusal
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.remoting import Channel, InProcessConnection, RemotingServer
+from tailrace.remoting.in_process import HeaderCommand
 from tailrace.remoting.limits import CLIENTS, SETTINGS, CallLimits
+from tailrace.remoting.server import failure_of
 from tailrace.remoting.shares import Holder
+from tailrace.requests.reply import Failure, Reply
 
-__all__ = ["CONSUMERS", "LITE", "Client", "Clients", "Renewed", "Sender"]
+__all__ = ["CONSUMERS", "LITE", "Client", "Clients", "Renewed", "ServiceCall"]
 
 _log = get_logger(__name__)
+_Result = TypeVar("_Result")
 _Types = definition.ClientType
 LITE: Final = _Types.LITE_PUSH_CONSUMER
 CONSUMERS: Final = {
@@ -92,23 +96,32 @@ class Client:
 
 
 @final
-class Sender:
-    """The client of a send for the services of the broker. It has a connection only if access control needs it."""
+class ServiceCall:
+    """A call of a service of the broker by a client. It has a connection only if the service needs one."""
 
-    __slots__ = ("_caller", "_clients", "_made", "_request", "born_host")
+    __slots__ = (
+        "_alone", "_caller", "_clients", "_code", "_header", "_made", "_request", "_result", "born_host", "late_result")
     version: ClassVar = MQ_VERSION
 
-    def __init__(self, clients: Clients, caller: Caller) -> None:
+    def __init__(
+        self, clients: Clients, caller: Caller, code: RequestCode, header: CustomHeader | None = None, *,
+        alone: bool = False,
+    ) -> None:
+        """``header`` counts as the memory of a call that waits. With ``alone`` what waits ends with `close`."""
         self.born_host = born_host_of(caller.peer)
         self._clients = clients
         self._caller = caller
+        self._code, self._header, self._alone = code, header, alone
         self._made: InProcessConnection | None = None
         self._request: RemotingCommand | None = None
+        self._result: asyncio.Future[Any] | None = None
+        self.late_result: Any = None
+        """A result that came later, maybe in the same turn of the event loop as the end of the call."""
 
     @property
     def channel(self) -> Channel:
         """The connection of the client; one for this call alone if the client has sent no settings."""
-        client = self._clients.find(self._caller.client_id)
+        client = None if self._alone else self._clients.find(self._caller.client_id)
         if client is not None:
             return client.connection.channel
         if self._made is None:
@@ -117,17 +130,68 @@ class Sender:
 
     @property
     def request(self) -> RemotingCommand:
-        """The code and the user of the send."""
+        """The code and the user of the call."""
         if self._request is None:
-            self._request = RemotingCommand(RequestCode.SEND_MESSAGE_V2, language=self._caller.language)
+            self._request = HeaderCommand(self._code, self._header, b"", opaque=0, language=self._caller.language)
             if self._caller.user:
                 self._request.sender = self._caller.user
         return self._request
+
+    def reply(self, failure: Failure = failure_of) -> Reply:
+        """Return the reply that gets the result of the service later. An error of its work is raised by `result`."""
+        if self._result is None:
+            self._result = asyncio.get_running_loop().create_future()
+        return _CallReply(self)
+
+    async def result(self, given: _Result | None) -> _Result:
+        """Return the result that a service has ``given``; if there was none yet, wait for it.
+
+        Raises what the work of the service raises, and RemotingConnectError if the connection closes before.
+        """
+        if given is not None:
+            return given
+        assert self._result is not None, "the service has made a reply"
+        return cast("_Result", await self._result)
+
+    def end(self, result: Any) -> None:
+        """Give the call a result or an error, unless it has ended."""
+        future = self._result
+        assert future is not None, "a reply was made"
+        if not isinstance(result, Exception):
+            self.late_result = result
+            if not future.done():
+                future.set_result(result)
+        elif not future.done():
+            future.set_exception(result)
+            future.exception()  # retrieved, so that asyncio does not log it if the call has ended
 
     def close(self) -> None:
         """Close the connection that was made for this call."""
         if self._made is not None:
             self._made.close()
+
+
+@final
+class _CallReply(Reply):
+    """The reply to a call of a service, whose result a coroutine awaits."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: ServiceCall) -> None:
+        super().__init__(call.channel, call.request)
+        self._call = call
+
+    def send(self, answer: Any) -> None:
+        super().drop()
+        if answer is not None:
+            self._call.end(answer)
+
+    def fail(self, error: Exception) -> None:
+        super().drop()
+        self._call.end(error)
+
+    def drop(self) -> None:
+        self.fail(RemotingConnectError(self.channel.peer, "connection closed"))
 
 
 @final
@@ -193,10 +257,6 @@ class Clients:
         answer = connection.call(code, header, body)
         answer.add_done_callback(lambda _: connection.close())
         return answer
-
-    def sender(self, caller: Caller) -> Sender:
-        """Return the client of a call for `MessageService`. Close it after its last use."""
-        return Sender(self, caller)
 
     async def take(self, caller: Caller, settings: Any, *, has_stream: bool = True) -> Client:
         """Take over the settings of a client and register it in the broker. Raises GrpcError."""

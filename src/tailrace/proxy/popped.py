@@ -57,7 +57,7 @@ class PoppedMessages:
         """Acknowledge a message; return its sync, for `settled`."""
         handle.check_time(self._broker.clock.now_ms())
         receipt = handle.receipt
-        return self._sync(_served(self._acks.ack, AckMessageRequestHeader(
+        return self.sync(_served(self._acks.ack, AckMessageRequestHeader(
             group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
             lite_topic or None)))
 
@@ -73,7 +73,7 @@ class PoppedMessages:
         changed, until, then = _served(self._acks.change, ChangeInvisibleTimeRequestHeader(
             group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
             ms, lite_topic or None, suspend=suspend))
-        await settled(self._sync(until, then))
+        await settled(self.sync(until, then))
         start = receipt.start_offset if receipt.is_order else receipt.queue_offset
         return handle._replace(receipt=receipt._replace(
             start_offset=start, pop_time=changed.pop_time, invisible_time=changed.invisible_time,
@@ -104,7 +104,8 @@ class PoppedMessages:
             raise _unsettled(answer)
         await self.ack(group, topic, handle, lite_topic)
 
-    def _sync(self, until: int, then: Then | None = None) -> Sync | None:
+    def sync(self, until: int, then: Then | None = None) -> Sync | None:
+        """Return the wait until the log is durable up to a position; None if nothing waits."""
         durable = self._acks.durable
         return durable.status(until, then) if durable is not None and until else None
 

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, Final, NamedTuple, final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 from tailrace import events
 from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.lite.pop_lite import LitePopService, LiteRound
 from tailrace.broker.pop.fields import not_poppable
+from tailrace.broker.pop.pop_message import PopRound, PopService
+from tailrace.errors import RefusalError
 from tailrace.filters.subscriptions import SubscriptionData
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import LMQ_QUEUE_ID, decode_message
-from tailrace.formats.pop import ExtraInfo, retry_flag
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.formats.requests.custom_header import CustomHeader
+from tailrace.formats.pop import ORDER_REVIVE_QUEUE, ExtraInfo, retry_flag
+from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     PopLiteMessageRequestHeader,
-    PopLiteMessageResponseHeader,
     PopMessageRequestHeader,
-    PopMessageResponseHeader,
 )
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.clients import LITE, Client, Clients
+from tailrace.proxy.clients import LITE, Client, Clients, ServiceCall
 from tailrace.proxy.conversion import to_message
-from tailrace.proxy.popped import PoppedMessages
+from tailrace.proxy.popped import PoppedMessages, settled
 from tailrace.proxy.protocol import (
     OK,
     Code,
@@ -53,7 +53,8 @@ REQUEST_TIMEOUT_S: Final = 3
 FROM_END: Final = 1
 POLLING_TIME_SINCE: Final = "5.0.3"
 """Clients before this version do not know ILLEGAL_POLLING_TIME."""
-_NOTHING: Final = frozenset({ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_TIMEOUT})
+H = TypeVar("H", PopMessageRequestHeader, PopLiteMessageRequestHeader)
+_Round = TypeVar("_Round", PopRound, LiteRound)
 
 
 class _Popped(NamedTuple):
@@ -67,9 +68,11 @@ class ReceiveMessageActivity:
     """Pops for clients and streams what it gets."""
 
     def __init__(
-        self, broker: BrokerContext, clients: Clients, popped: PoppedMessages, renewals: Renewals
+        self, broker: BrokerContext, pops: PopService, lite_pops: LitePopService, clients: Clients,
+        popped: PoppedMessages, renewals: Renewals,
     ) -> None:
         self._broker = broker
+        self._pops, self._lite_pops = pops, lite_pops
         self._clients = clients
         self._popped = popped
         self._renewals = renewals
@@ -99,22 +102,20 @@ class ReceiveMessageActivity:
                 raise GrpcError(
                     Code.FORBIDDEN, f"The client [{client.client_id}] has too many unacked messages. Unacked count: "
                     f"{len(client.renewed)}")
-            answer = await self._pop(caller, group, topic, RequestCode.POP_LITE_MESSAGE, PopLiteMessageRequestHeader(
-                client.client_id, group, topic, batch, invisible_ms, poll_ms, now, attempt))
+            lite = PopLiteMessageRequestHeader(
+                client.client_id, group, topic, batch, invisible_ms, poll_ms, now, attempt)
+            code, found = await self._pop(
+                caller, RequestCode.POP_LITE_MESSAGE, self._lite_pops.pop, self._found_lite, lite)
         else:
-            answer = await self._pop(caller, group, topic, RequestCode.POP_MESSAGE, PopMessageRequestHeader(
+            pop = PopMessageRequestHeader(
                 group, topic, ALL_QUEUES, batch, invisible_ms, poll_ms, now, FROM_END, wanted.expression_type,
-                wanted.sub_string, settings.subscription.fifo, attempt))
-        if answer.code == ResponseCode.POLLING_FULL:
+                wanted.sub_string, settings.subscription.fifo, attempt)
+            code, found = await self._pop(caller, RequestCode.POP_MESSAGE, self._pops.pop, self._found, pop)
+        if code == ResponseCode.POLLING_FULL:
             await self._end(context, status(Code.TOO_MANY_REQUESTS, "polling full"))
-        elif answer.code in _NOTHING:
+        elif code == ResponseCode.POLLING_TIMEOUT:
             await self._end(context, status(Code.MESSAGE_NOT_FOUND, "no new message"))
-        elif answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
-            raise GrpcError(Code.ILLEGAL_FILTER_EXPRESSION, answer.remark or "the expression cannot be read")
-        elif answer.code != ResponseCode.SUCCESS:
-            raise of_refusal(answer)
         else:
-            found = self._found(answer, is_lite=client.is_lite)
             kept = self._keep(client, group, topic, wanted, settings.backoff_policy.max_attempts, found)
             await self._send(context, request, client, group, topic, kept)
 
@@ -146,61 +147,60 @@ class ReceiveMessageActivity:
             raise GrpcError(Code.FORBIDDEN, not_poppable(topic))
 
     async def _pop(
-        self, caller: Caller, group: str, topic: str, code: RequestCode, header: CustomHeader
-    ) -> RemotingCommand:
-        """Pop over a connection of its own: once it closes, no message is handed out to a client that has gone."""
-        connection = self._clients.connect(caller)
-        future = connection.call(code, header)
+        self, caller: Caller, code: RequestCode, pop: Callable[[H, ServiceCall], _Round | None],
+        messages: Callable[[_Round], list[_Popped]], header: H,
+    ) -> tuple[ResponseCode, list[_Popped]]:
+        """Return the code of a pop and its messages. Raises GrpcError, and what the service raises.
+
+        What waits for messages ends with the call: no message is handed out to a client that has gone.
+        """
+        call, popped = ServiceCall(self._clients, caller, code, header, alone=True), None
         try:
-            return await future
+            popped = await call.result(pop(header, call))
+            await settled(self._popped.sync(popped.until))
+            return popped.code, messages(popped)
+        except RefusalError as refusal:
+            if refusal.code == ResponseCode.POLLING_TIMEOUT:
+                return ResponseCode.POLLING_TIMEOUT, []
+            if refusal.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+                raise GrpcError(
+                    Code.ILLEGAL_FILTER_EXPRESSION, refusal.remark or "the expression cannot be read") from None
+            raise of_refusal(refusal) from None
         except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and future.exception() is None:
-                answer = future.result()  # it came in the same turn of the loop
-                if answer.code == ResponseCode.SUCCESS:
-                    found = self._found(answer, is_lite=code is RequestCode.POP_LITE_MESSAGE)
-                    self._later(self._give_back(group, topic, found))
+            if (popped := popped or call.late_result) is not None:
+                self._later(self._give_back(header.consumer_group, header.topic, messages(popped)))
             raise
         finally:
-            connection.close()
+            call.close()
 
     # -- what a pop has found
 
-    def _found(self, answer: RemotingCommand, *, is_lite: bool) -> list[_Popped]:
-        """Return the messages of an answer with their receipts."""
-        if is_lite:
-            return self._found_lite(answer)
-        header = answer.read(PopMessageResponseHeader)
-        starts, counts = _starts(header.start_offset_info), _counts(header.order_count_info)
-        broker_name = self._broker.config.broker_name
-        found = []
-        for record in _records(answer.body):
-            message = decode_message(record)
-            text = message.properties.get(N.POP_CK)
-            if text is not None:
-                receipt = ExtraInfo.decode(text)
-            else:
-                flag, queue_id, offset = retry_flag(message.topic), message.queue_id, message.queue_offset
-                receipt = ExtraInfo(
-                    starts.setdefault((flag, queue_id), offset), header.pop_time, header.invisible_time,
-                    header.revive_qid, flag, broker_name, queue_id, offset)
-                count = counts.get((flag, f"qo{queue_id}%{offset}"), counts.get((flag, str(queue_id)), 0))
-                message.reconsume_times = count or message.reconsume_times
-            message.properties.setdefault(N.FIRST_POP_TIME, str(header.pop_time))
-            found.append(_Popped(message, ReceiptHandle(receipt, message.phy_offset)))
+    def _found(self, popped: PopRound) -> list[_Popped]:
+        """Return the messages of a pop with their receipts."""
+        found, broker_name = [], self._broker.config.broker_name
+        for topic, queue_id, start, result, counts in popped.taken:
+            flag = retry_flag(topic)
+            for record, offset in zip(result.records, result.queue_offsets, strict=True):
+                message = decode_message(record)
+                message.reconsume_times = counts.get(offset, 0) or message.reconsume_times
+                message.properties.setdefault(N.FIRST_POP_TIME, str(popped.pop_time))
+                found.append(_Popped(message, ReceiptHandle(ExtraInfo(
+                    start, popped.pop_time, popped.pop.invisible_time, popped.revive_queue_id, flag, broker_name,
+                    queue_id, offset), message.phy_offset)))
         return found
 
-    def _found_lite(self, answer: RemotingCommand) -> list[_Popped]:
-        """Return the messages of an answer to a pop of Lite topics, each with its place in its Lite topic."""
-        header, found = answer.read(PopLiteMessageResponseHeader), []
-        counts = (header.order_count_info or "").split(";")
-        for number, record in enumerate(_records(answer.body)):
+    def _found_lite(self, popped: LiteRound) -> list[_Popped]:
+        """Return the messages of a pop of Lite topics, each with its place in its Lite topic."""
+        found, broker_name = [], self._broker.config.broker_name
+        records = [record for result in popped.found for record in result.records]
+        for record, count in zip(records, popped.counts, strict=True):
             message = decode_message(record)
             message.queue_offset = int(message.properties[N.INNER_MULTI_QUEUE_OFFSET])
-            message.reconsume_times = int(counts[number])
-            message.properties.setdefault(N.FIRST_POP_TIME, str(header.pop_time))
+            message.reconsume_times = count
+            message.properties.setdefault(N.FIRST_POP_TIME, str(popped.pop_time))
             receipt = ExtraInfo(
-                0, header.pop_time, header.invisible_time, header.revive_qid, "0", self._broker.config.broker_name,
-                LMQ_QUEUE_ID, message.queue_offset)
+                0, popped.pop_time, popped.pop.invisible_time, ORDER_REVIVE_QUEUE, "0", broker_name, LMQ_QUEUE_ID,
+                message.queue_offset)
             found.append(_Popped(
                 message, ReceiptHandle(receipt, message.phy_offset), message.properties[N.LITE_TOPIC]))
         return found
@@ -296,23 +296,3 @@ def _poll_ms(request: Any, context: Any, settings: Any, caller: Caller) -> int:
 
 def _id_of(message: MessageExt) -> str:
     return message.properties.get(N.UNIQ_KEY) or message.msg_id
-
-
-def _records(body: bytes) -> Iterable[bytes]:
-    at = 0
-    while at < len(body):
-        size = int.from_bytes(body[at : at + 4], "big")
-        yield body[at : at + size]
-        at += size
-
-
-def _starts(text: str | None) -> dict[tuple[str, int], int]:
-    """Return the first offset of each queue, by its retry flag and number."""
-    parts = [part.split(" ") for part in (text or "").split(";") if part]
-    return {(flag, int(queue_id)): int(start) for flag, queue_id, start in parts}
-
-
-def _counts(text: str | None) -> dict[tuple[str, str], int]:
-    """Return how often messages of an orderly pop were popped before, by retry flag and place."""
-    parts = [part.split(" ") for part in (text or "").split(";") if part]
-    return {(flag, place): int(count) for flag, place, count in parts}

@@ -22,7 +22,7 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.model import PutMessageStatus, decode_message_id
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.clients import Clients
+from tailrace.proxy.clients import Clients, ServiceCall
 from tailrace.proxy.conversion import message_type_of
 from tailrace.proxy.protocol import (
     OK,
@@ -238,17 +238,17 @@ class SendMessageActivity:
         header = SendMessageRequestHeaderV2(
             topic, topic, N.AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, queue_id, sys_flag, born_ms, 0,
             encode_properties(properties).decode(), 0)
-        messages, sender = self._messages, self._clients.sender(caller)
+        messages, call = self._messages, ServiceCall(self._clients, caller, RequestCode.SEND_MESSAGE_V2)
         try:
-            sent = messages.send(header, message.body, sender)
+            sent = messages.send(header, message.body, call)
         except MissingConfigError:  # the processor of the broker waits until the topic or group exists, and counts
             return self._clients.call(caller, RequestCode.SEND_MESSAGE_V2, header, message.body)
         except Exception as error:  # noqa: BLE001 - the other messages of the call are stored: log, answer
             self._counted["ordinary"] += 1
             return of_refusal(
-                error if isinstance(error, RefusalError) else failure_of(sender.channel, sender.request, error))
+                error if isinstance(error, RefusalError) else failure_of(call.channel, call.request, error))
         finally:
-            sender.close()
+            call.close()
         self._counted["ordinary"] += 1
         return _Stored(sent, messages.durable.status(sent.until) if sent.until else None)
 

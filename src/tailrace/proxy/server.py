@@ -155,9 +155,9 @@ class GrpcServer:
             broker, self._entry, clients, self._renewals, places, self._admission)
         self._routes = RouteActivity(broker, lambda: (self.host, self.port))
         self._sends = SendMessageActivity(broker, controller.messages, clients, places)
-        self._receives = ReceiveMessageActivity(broker, clients, popped, self._renewals)
+        self._receives = ReceiveMessageActivity(broker, *controller.pops, clients, popped, self._renewals)
         self._acks = AckActivity(clients, popped, self._renewals)
-        self._ends = EndTransactionActivity(clients, places)
+        self._ends = EndTransactionActivity(controller.ends, clients, places)
         self._lite = LiteSubscriptionActivity(broker, clients)
 
     async def serve_on(self, listener: GrpcListener) -> None:

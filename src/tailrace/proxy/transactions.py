@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple, final
 
 from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.messages.end_transaction import TransactionEnds
 from tailrace.errors import RefusalError, UnknownTopicError
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.names import HALF_TOPIC, REAL_TOPIC
-from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.remoting import RequestCode
 from tailrace.formats.requests.message_headers import EndTransactionRequestHeader
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
-from tailrace.proxy.clients import Clients
+from tailrace.proxy.clients import Clients, ServiceCall
 from tailrace.proxy.protocol import OK, Code, GrpcError, definition, of_refusal, service
 from tailrace.proxy.validation import check_topic
+from tailrace.requests.durable_answers import refuse_undurable
 
 __all__ = ["EndTransactionActivity", "HalfPlaces"]
 
@@ -75,7 +77,8 @@ class HalfPlaces:
 class EndTransactionActivity:
     """Commits and rolls back."""
 
-    def __init__(self, clients: Clients, places: HalfPlaces) -> None:
+    def __init__(self, ends: TransactionEnds, clients: Clients, places: HalfPlaces) -> None:
+        self._ends = ends
         self._clients = clients
         self._places = places
 
@@ -92,11 +95,18 @@ class EndTransactionActivity:
         commit_or_rollback = _ENDS.get(request.resolution)
         if commit_or_rollback is None:
             return service.EndTransactionResponse(status=OK)
-        answer = await self._clients.call(caller, RequestCode.END_TRANSACTION, EndTransactionRequestHeader(
+        header = EndTransactionRequestHeader(
             topic, place.queue_offset, place.phy_offset, commit_or_rollback, request.message_id, topic,
             from_transaction_check=request.source == definition.TransactionSource.SOURCE_SERVER_CHECK,
-            transaction_id=transaction_id))
-        if answer.code != ResponseCode.SUCCESS:
-            raise of_refusal(answer)
+            transaction_id=transaction_id)
+        ends, call = self._ends, ServiceCall(self._clients, caller, RequestCode.END_TRANSACTION, header)
+        try:
+            until = await call.result(ends.end(header, call))
+            if until and ends.durable is not None:
+                refuse_undurable(await ends.durable.status(until))
+        except RefusalError as error:
+            raise of_refusal(error) from None
+        finally:
+            call.close()
         self._places.drop(topic, transaction_id)
         return service.EndTransactionResponse(status=OK)

@@ -22,11 +22,11 @@ from tailrace.formats.remoting import (
 from tailrace.formats.requests.custom_header import CustomHeader, H
 from tailrace.remoting.server import Channel, RemotingServer
 
-__all__ = ["InProcessConnection"]
+__all__ = ["HeaderCommand", "InProcessConnection"]
 
 
 @final
-class _Command(RemotingCommand):
+class HeaderCommand(RemotingCommand):
     """A request, or its answer, whose fields stay a header. ``ext`` is made of the header when it is used."""
 
     __slots__ = ("_ext", "_header")
@@ -45,6 +45,7 @@ class _Command(RemotingCommand):
 
     @property
     def ext(self) -> dict[str, str]:
+        """The fields as text."""
         if not self._ext and self._header is not None:
             self._ext = self._header.to_ext()
         return self._ext
@@ -54,13 +55,15 @@ class _Command(RemotingCommand):
         self._ext = ext
 
     def read(self, header: type[H]) -> H:
+        """Return the header itself if it is of this type, else as `RemotingCommand.read`."""
         return self._header if isinstance(self._header, header) else super().read(header)
 
     def answer(
         self, code: int = 0, remark: str | None = None, ext: dict[str, str] | CustomHeader | None = None,
         body: bytes = b"",
     ) -> RemotingCommand:
-        return _Command(code, ext, body, opaque=self.opaque, flag=RESPONSE_FLAG, remark=remark)
+        """Return the response to this request, whose fields stay a header."""
+        return HeaderCommand(code, ext, body, opaque=self.opaque, flag=RESPONSE_FLAG, remark=remark)
 
 
 @final
@@ -102,7 +105,7 @@ class InProcessConnection:
         if self.channel.closed:
             self._fail(future)
             return future
-        request = _Command(code, ext, body, opaque=self._opaque, language=self._language)
+        request = HeaderCommand(code, ext, body, opaque=self._opaque, language=self._language)
         if self._user:
             request.sender = self._user
         self._waiting[self._opaque] = future

@@ -17,8 +17,9 @@ from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.node.config_manager import ConfigManager
 from tailrace.remoting import Channel
 from tailrace.remoting.server import failure_of
+from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.executors import BoundedExecutor
-from tailrace.requests.reply import Answer, Reply, ReplyTasks, Serve, WaitingRequests
+from tailrace.requests.reply import Answer, Failure, ReplyTasks, WaitingRequests
 from tailrace.requests.worker import WAITING_BYTES_MAX, RequestWorker
 
 __all__ = ["Change", "ConfigChanges", "MissingConfigError", "NotPreparedError", "creates_missing"]
@@ -28,7 +29,7 @@ CHANGES_WAITING_MAX: Final = 10_000
 allows as many waiting sends (sendThreadPoolQueueCapacity)."""
 ROUNDS_MAX: Final = 4
 """Number of times that a request is served again after missing topics or groups were created."""
-_Failure = Callable[[Channel, RemotingCommand, Exception], RemotingCommand]
+_Result = TypeVar("_Result")
 
 
 class Change(NamedTuple):
@@ -102,20 +103,25 @@ class ConfigChanges:
 
     def apply(
         self, channel: Channel, request: RemotingCommand, changes: Sequence[Change], then: Callable[[], Answer],
-        failure: _Failure = failure_of,
+        failure: Failure = failure_of,
     ) -> Answer:
         """Make the changes, and answer with the result of ``then`` once they are durable.
 
         Returns None when the answer comes later. A change that fails is answered with what ``failure`` makes of its
         error. Raises RefusalError if too many changes wait.
         """
+        return self._apply(RemotingCaller(channel, request), changes, then, failure)
+
+    def _apply(
+        self, caller: Caller, changes: Sequence[Change], then: Callable[[], _Result], failure: Failure
+    ) -> _Result | None:
         if self._creations is not None:
-            changes = [self._creations.bounded(request, change) for change in changes]
+            changes = [self._creations.bounded(caller.request, change) for change in changes]
         if self._loop is None or not self._loop.is_running():
             for change in changes:
                 change.manager.change(change.edit, change.also)
             return then()
-        reply = Reply(channel, request, failure).park(self._bounds, held=False)
+        reply = caller.reply(failure).park(self._bounds, held=False)
         futures = [change.manager.submit(change.edit, change.also) for change in changes]
         for manager in dict.fromkeys(change.manager for change in changes):
             self._write_soon(self._loop, manager)
@@ -128,35 +134,38 @@ class ConfigChanges:
         return None
 
     def serve(
-        self, channel: Channel, request: RemotingCommand, step: Serve, rounds: int = ROUNDS_MAX,
-        failure: _Failure = failure_of,
-    ) -> Answer:
-        """Return the answer of ``step``. If it lacks a topic, a group or prepared work, `provide` that first."""
+        self, caller: Caller, step: Callable[[], _Result], rounds: int = ROUNDS_MAX,
+        failure: Failure = failure_of,
+    ) -> _Result | None:
+        """Return the result of ``step``. If it lacks a topic, a group or prepared work, `provide` that first.
+
+        Returns None if the caller's reply gets the result later.
+        """
         try:
-            return step(channel, request)
+            return step()
         except (MissingConfigError, NotPreparedError) as missing:
             if rounds < 1:
                 raise
-            return self.provide(channel, request, missing, step, rounds, failure)
+            return self.provide(caller, missing, step, rounds, failure)
 
     def provide(
-        self, channel: Channel, request: RemotingCommand, missing: MissingConfigError | NotPreparedError, step: Serve,
-        rounds: int = ROUNDS_MAX, failure: _Failure = failure_of,
-    ) -> Answer:
+        self, caller: Caller, missing: MissingConfigError | NotPreparedError, step: Callable[[], _Result],
+        rounds: int = ROUNDS_MAX, failure: Failure = failure_of,
+    ) -> _Result | None:
         """Create or prepare what is missing, then serve the request again with ``step``, at most ``rounds`` times.
 
         ``failure`` makes the answer for the error of a creation. Raises RefusalError if the user may not create them.
         """
-        again = partial(self.serve, channel, request, step, rounds - 1, failure)
+        again = partial(self.serve, caller, step, rounds - 1, failure)
         if isinstance(missing, MissingConfigError):
             if self._creations is not None:
                 for change in missing.changes:
-                    self._creations.check(channel, request, change)
-            return self.apply(channel, request, missing.changes, again, failure)
+                    self._creations.check(caller.channel, caller.request, change)
+            return self._apply(caller, missing.changes, again, failure)
         if self._loop is None or not self._loop.is_running():
             missing.work()
             return again()
-        self._worker.submit(Reply(channel, request), missing.work, lambda _: again())
+        self._worker.submit(caller.reply(), missing.work, lambda _: again())
         return None
 
     async def stop(self) -> None:
@@ -200,6 +209,7 @@ def creates_missing(
 
     @functools.wraps(method)
     def serve(self: P, channel: Channel, request: RemotingCommand) -> Answer:
-        return self.changes.serve(channel, request, functools.partial(method, self))
+        return self.changes.serve(
+            RemotingCaller(channel, request), functools.partial(method, self, channel, request))
 
     return serve

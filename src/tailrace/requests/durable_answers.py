@@ -27,7 +27,10 @@ from tailrace.remoting import Channel
 from tailrace.requests.mailbox import LoopMailbox
 from tailrace.requests.reply import Reply
 
-__all__ = ["DurableAnswers", "DurableStore", "OnDisk", "SyncedStore", "Then", "not_durable", "when_durable"]
+__all__ = [
+    "DurableAnswers", "DurableStore", "OnDisk", "SyncedStore", "Then", "not_durable", "refuse_undurable",
+    "when_durable",
+]
 
 _log = get_logger(__name__)
 
@@ -236,6 +239,12 @@ def _changed(answer: bytes, status: PutMessageStatus) -> bytes:
         response.code, response.remark = refusal.code, refusal.remark
 
     return _edited(answer, change)
+
+
+def refuse_undurable(status: PutMessageStatus) -> None:
+    """Raise RefusalError for a wait for the disk that has failed; missing copies on slaves are no error here."""
+    if status is not PutMessageStatus.PUT_OK and status not in _SLAVES:
+        raise not_durable(status)
 
 
 def not_durable(status: PutMessageStatus) -> RefusalError:

@@ -2,7 +2,8 @@
 
 A processor returns the answer of a request, or None after it has made a `Reply`, which the place where the request
 waits ends later: with an answer, with an error, or by dropping it together with its connection. If the work of a
-waiting request ends with None, the request waits again, and another reply has been made for it.
+waiting request ends with None, the request waits again, and another reply has been made for it. A service returns a
+result instead, of which the reply makes the answer (`tailrace.requests.caller`).
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from tailrace.remoting import Channel
 from tailrace.remoting.server import failure_of
 
 __all__ = [
-    "TURN_S", "Answer", "Reply", "ReplyTasks", "Serve", "Waiters", "WaitingRequests", "as_it_is", "in_turns",
+    "TURN_S", "Answer", "Failure", "Reply", "ReplyTasks", "Serve", "Waiters", "WaitingRequests", "as_it_is", "in_turns",
     "memory_of",
 ]
 
 Answer = RemotingCommand | bytes | None
 Serve = Callable[[Channel, RemotingCommand], Answer]
+Failure = Callable[[Channel, RemotingCommand, Exception], RemotingCommand]
+"""Returns the answer for an error of the work of a request."""
 _Result = TypeVar("_Result")
 FIELD_BYTES: Final = 150
 """Memory of a field of a request in addition to its characters: two strings and their place in a dict."""
@@ -90,27 +93,27 @@ class WaitingRequests:
             del self._of_channel[channel]
 
 
-def as_it_is(answer: Answer) -> Answer:
-    """Return the answer that a task or thread has made."""
+def as_it_is(answer: Any) -> Any:
+    """Return the answer that a processor, a task or a thread has made."""
     return answer
 
 
-@final
 class Reply:
     """The answer of a request that waits. Used on the event loop only."""
 
-    __slots__ = ("_bounds", "_counted_for", "_failure", "_has_ended", "_is_held", "channel", "request", "size")
+    __slots__ = (
+        "_answer_of", "_bounds", "_counted_for", "_failure", "_has_ended", "_is_held", "channel", "request", "size")
 
     def __init__(
         self, channel: Channel, request: RemotingCommand,
-        failure: Callable[[Channel, RemotingCommand, Exception], RemotingCommand] = failure_of,
+        failure: Failure = failure_of, answer_of: Callable[[Any], Answer] = as_it_is,
     ) -> None:
-        """``failure`` returns the answer for an error of the work."""
+        """``failure`` returns the answer for an error of the work, ``answer_of`` the one for its result."""
         self.channel = channel
         self.request = request
         self.size = 0
         """Bytes of memory that the request took when it was counted."""
-        self._failure = failure
+        self._failure, self._answer_of = failure, answer_of
         self._bounds: WaitingRequests | None = None
         self._counted_for = channel
         self._is_held = self._has_ended = False
@@ -177,17 +180,18 @@ class Reply:
             failed("Reply")
             self.channel.close()
 
-    def finish(self, then: Callable[[], Answer]) -> None:
-        """Send the answer of ``then``, or its error."""
+    def finish(self, then: Callable[[], object]) -> None:
+        """Send the answer for the result of ``then``, or for its error. None: the request waits again."""
         self.unpark()
         try:
-            answer = then()
+            result = then()
+            answer = None if result is None else self._answer_of(result)
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             self.fail(error)
         else:
             self.send(answer)
 
-    def finish_when_reading(self, then: Callable[[], Answer]) -> None:
+    def finish_when_reading(self, then: Callable[[], object]) -> None:
         """Make the answer when the client reads, because many requests may wait for the same event.
 
         Until then the request counts as held if it was. If the connection closes before, there is no answer. The
@@ -271,7 +275,7 @@ class ReplyTasks:
         return len(self._tasks)
 
     def start(
-        self, reply: Reply, work: Coroutine[Any, Any, _Result], then: Callable[[_Result], Answer],
+        self, reply: Reply, work: Coroutine[Any, Any, _Result], then: Callable[[_Result], object],
     ) -> None:
         """Run ``work`` in a task. When the client reads, send the answer that ``then`` makes of its result."""
 
@@ -301,20 +305,20 @@ class ReplyTasks:
 
 
 def in_turns(
-    loop: asyncio.AbstractEventLoop, channel: Channel, request: RemotingCommand, steps: Iterator[object],
-    then: Callable[[], Answer],
-) -> Answer:
-    """Run all steps, then return the answer of ``then``; None if it is sent later.
+    loop: asyncio.AbstractEventLoop, reply_of: Callable[[], Reply], steps: Iterator[object],
+    then: Callable[[], _Result],
+) -> _Result | None:
+    """Run all steps, then return the result of ``then``; None if the reply that ``reply_of`` makes has it later.
 
     Work that is not done after `TURN_S` continues in the next turn, unless the connection has closed. An error
     of a step is raised in the first turn, and sent as the answer in later turns.
     """
     if _run_some(loop, steps):
         return then()
-    reply = Reply(channel, request).park()
+    reply = reply_of().park()
 
     def go_on() -> None:
-        if channel.closed:
+        if reply.channel.closed:
             reply.drop()
             return
         try:

@@ -56,7 +56,7 @@ class _Work:
     reply: Reply
     group: str
     work: Callable[[], Any]
-    then: Callable[[Any], Answer]
+    then: Callable[[Any], object]
 
 
 @final
@@ -103,7 +103,7 @@ class RequestWorker(Waiters[_Work]):
         return queue
 
     def submit(
-        self, reply: Reply, work: Callable[[], _Result], then: Callable[[_Result], Answer], group: str = "",
+        self, reply: Reply, work: Callable[[], _Result], then: Callable[[_Result], object], group: str = "",
         delay_s: float = 0,
     ) -> None:
         """Queue ``work``, after a delay of ``delay_s`` seconds, and answer with what ``then`` makes of its result.

@@ -15,7 +15,6 @@ from tailrace.formats.lite import consistent_hash
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.topic_config import TopicConfig
-from tailrace.proxy.clients import Sender
 from tailrace.proxy.protocol import definition, service
 from tailrace.proxy.send import SendMessageActivity
 from tailrace.requests.config_changes import MissingConfigError
@@ -54,9 +53,6 @@ class Broker:
         self.broken = set()
         self.counted = 0
         self.durable = self
-
-    def sender(self, caller):
-        return Sender(self, caller)
 
     def find(self, client_id):
         return SimpleNamespace(connection=SimpleNamespace(channel=SimpleNamespace(peer="127.0.0.1:1")))

@@ -141,6 +141,8 @@ class Departures:
             for reply in hold.release(is_refused):
                 if (refusal := refusals.get(reply.request)) is not None:
                     reply.fail(refusal)
+                else:
+                    reply.drop()
 
     def _end(self, channel: Channel) -> None:
         if channel in self.acting:

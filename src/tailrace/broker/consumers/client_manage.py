@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final, final
 
 from tailrace import events
@@ -36,7 +37,7 @@ from tailrace.requests.bodies import (
     text_in,
 )
 from tailrace.requests.config_changes import Change, MissingConfigError, creates_missing
-from tailrace.requests.reply import Answer, in_turns
+from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["ClientManageProcessor"]
 
@@ -93,7 +94,8 @@ class ClientManageProcessor:
         changed: list[bool] = []
         steps = map(changed.append, self._register_consumers(channel, request, beat))
         return in_turns(
-            self._broker.loop, channel, request, steps, lambda: _beat_answer(request, sub_changed=any(changed)))
+            self._broker.loop, partial(Reply, channel, request), steps,
+            lambda: _beat_answer(request, sub_changed=any(changed)))
 
     def _admitted(
         self, control: AccessControl, channel: Channel, request: RemotingCommand, beat: Heartbeat

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from tailrace.broker.core.context import BrokerContext
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.remoting import RequestCode as Code
 from tailrace.remoting import Channel, RemotingServer
 
-__all__ = ["SlaveRefusals"]
+__all__ = ["SlaveRefusals", "refuse_on_slave"]
 
 _REJECTED: Final = "[REJECTREQUEST]system busy, start flow control for a while: this broker is a slave"
 _SENDS: Final = (
     Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.CONSUMER_SEND_MSG_BACK,
     Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2, Code.RECALL_MESSAGE,
     # They write checkpoints, or acknowledgements, to the log.
-    Code.POP_MESSAGE, Code.POP_LITE_MESSAGE, Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE,
-    Code.CHANGE_MESSAGE_INVISIBLETIME)
+    Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME)
 _PULLS: Final = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.PEEK_MESSAGE, Code.NOTIFICATION)
 _CHANGES: Final = (
     Code.UPDATE_AND_CREATE_TOPIC, Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.DELETE_TOPIC_IN_BROKER,
@@ -26,6 +26,12 @@ _CHANGES: Final = (
     Code.PURGE_TOPIC)
 _CHANGE: Final = (
     "Can't modify topic or subscription group from slave broker, please execute it from master broker.")
+
+
+def refuse_on_slave(broker: BrokerContext) -> None:
+    """Raise RefusalError if the broker is a slave, which can write no checkpoint of a pop."""
+    if broker.slave is not None:
+        raise RefusalError(ResponseCode.SYSTEM_BUSY, _REJECTED)
 
 
 @final
@@ -38,17 +44,12 @@ class SlaveRefusals:
     def register(self, server: RemotingServer) -> None:
         """Refuse these requests at a server, on which the processors of a master are registered."""
         server.register(self.reject, *_SENDS, *(() if self._reads else _PULLS))
-        server.register(self.end_transaction, Code.END_TRANSACTION)
         server.register(self.change, *_CHANGES)
         server.register(self.reset, Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.CLONE_GROUP_OFFSET)
 
     def reject(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Refuse a send, or a pull without slaveReadEnable; clients then use the master."""
         raise RefusalError(ResponseCode.SYSTEM_BUSY, _REJECTED)
-
-    def end_transaction(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Refuse the end of a transaction, of which only the master has the half message."""
-        raise RefusalError(ResponseCode.SLAVE_NOT_AVAILABLE, "a slave does not end transactions, send it to the master")
 
     def change(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Refuse a change that the copy from the master would undo."""

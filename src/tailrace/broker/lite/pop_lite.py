@@ -8,11 +8,13 @@ in memory only, as in RocketMQ: after a restart they are delivered again, from t
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, final
 
 from tailrace import events
 from tailrace.broker.consumers.consumer_checks import check_allowed, existing_topic, no_group
 from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.slave_refusals import refuse_on_slave
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
@@ -49,9 +51,10 @@ from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.requests.reply import Reply
+from tailrace.requests.caller import Caller, RemotingCaller
+from tailrace.requests.reply import Answer, Reply
 
-__all__ = ["LiteAcks", "PopLiteMessageProcessor"]
+__all__ = ["LiteAcks", "LitePopService", "LiteRound", "PopLiteMessageProcessor"]
 
 _log = get_logger(__name__)
 _NOTHING_THERE: Final = WRONG_OFFSET | {
@@ -59,19 +62,31 @@ _NOTHING_THERE: Final = WRONG_OFFSET | {
 
 
 @dataclass(slots=True)
-class _Round(Round[PopLiteMessageRequestHeader]):
-    """State of one run of a pop of Lite topics."""
+class LiteRound(Round[PopLiteMessageRequestHeader]):
+    """One run of a pop of Lite topics: its request, and the messages found so far. The last one is its result."""
 
-    counts: list[str] = field(default_factory=list)
+    code: ResponseCode = ResponseCode.SUCCESS
+    """POLLING_TIMEOUT or POLLING_FULL without messages."""
+    found: list[GetMessageResult] = field(default_factory=list)
+    """The messages, by queue."""
+    counts: list[int] = field(default_factory=list)
     """For each message how often it was popped before."""
     seen: set[str] = field(default_factory=set)
     later: list[str] = field(default_factory=list)
     """Queues with messages on the disk that the next pop reads."""
 
 
+@dataclass(slots=True, eq=False)
+class _HeldPop(Waiter):
+    """A pop that waits. Its key is its client and group."""
+
+    pop: PopLiteMessageRequestHeader
+    caller: Caller
+
+
 @final
-class PopLiteMessageProcessor:
-    """Serves pops of Lite topics. ``polling`` holds those that wait, by client and group."""
+class LitePopService:
+    """Hands out messages of Lite topics. ``polling`` holds the pops that wait. Used on the event loop only."""
 
     def __init__(
         self, broker: BrokerContext, registry: LiteSubscriptionRegistry, dispatcher: LiteEventDispatcher,
@@ -83,16 +98,11 @@ class PopLiteMessageProcessor:
         self._dispatcher = dispatcher
         self._order = order
         limits = broker.config.pop_polling_size, broker.config.max_pop_polling_size
-        self.polling = LongPolling[Waiter](
-            broker.loop, lambda waiter: self.pop(waiter.reply.channel, waiter.reply.request), *limits)
+        self.polling = LongPolling[_HeldPop](broker.loop, lambda held: self._pop(held.pop, held.caller), *limits)
         self.notifications = LongPolling[Waiter](
             broker.loop, lambda waiter: self.notification(waiter.reply.channel, waiter.reply.request), *limits)
         """Notifications that wait, by client and group."""
         dispatcher.wake = self._wake
-
-    def register(self, server: RemotingServer) -> None:
-        """Register the request that this processor serves."""
-        server.register(self.pop, RequestCode.POP_LITE_MESSAGE)
 
     def _wake(self, client_id: str, group: str) -> None:
         self.polling.notify((client_id, group))
@@ -107,7 +117,7 @@ class PopLiteMessageProcessor:
     def notification(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Answer whether a client has messages of Lite topics, or wait for one: request 200054 of a Lite consumer."""
         header = request.read(NotificationRequestHeader)
-        self._check(channel, request, header)
+        self._check(RemotingCaller(channel, request), header)
         found, key = self._dispatcher.has_events(header.client_id), (header.client_id, header.consumer_group)
         result = PollResult.TIMEOUT if found else wait(
             self._broker, self.notifications, lambda: Waiter(Reply(channel, request), key, EVERYTHING),
@@ -118,12 +128,19 @@ class PopLiteMessageProcessor:
 
     # -- a pop
 
-    def pop(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> RemotingCommand | None:
-        """Return messages, or hold the pop until there is one: request 200070."""
-        pop = self._read(request)
+    def pop(self, pop: PopLiteMessageRequestHeader, caller: Caller) -> LiteRound | None:
+        """Return messages, or that there are none for the time of the pop. None if the caller's reply gets it later.
+
+        Raises RefusalError, StoreError or OSError.
+        """
+        refuse_on_slave(self._broker)
+        check_numbers(self._broker, pop, pop.max_msg_num)
+        return self._pop(pop, caller)
+
+    def _pop(self, pop: PopLiteMessageRequestHeader, caller: Caller, cold: Cold | None = None) -> LiteRound | None:
         now = check_in_time(self._broker, pop)
-        self._check(channel, request, pop)
-        made = _Round(pop, now, cold)
+        self._check(caller, pop)
+        made = LiteRound(pop, now, cold)
         failure = None if cold is None else self._try_queue(made, cold.key[0])
         while failure is None and len(made.counts) < pop.max_msg_num and made.size < MAX_BYTES and (
             queue := self._dispatcher.next_event(pop.client_id)
@@ -137,27 +154,26 @@ class PopLiteMessageProcessor:
         for queue in made.later:
             self._dispatcher.put_back(pop.client_id, pop.consumer_group, queue)
         if made.counts:
-            return request.answer(
-                ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, self._header(made), b"".join(made.parts))
+            return made
         if failure is not None:
             raise failure
         if made.needs_disk is not None:
-            read_cold(self._broker, channel, request, made.needs_disk, self.pop)
+            read_cold(self._broker, caller, pop, made.needs_disk, partial(self._pop, pop, caller))
             return None
-        return self._empty(channel, request, made)
+        result = wait(
+            self._broker, self.polling,
+            lambda: _HeldPop(caller.reply(), (pop.client_id, pop.consumer_group), EVERYTHING, pop, caller),
+            pop.born_time, pop.poll_time, lambda: self._dispatcher.has_events(pop.client_id))
+        if result is PollResult.WAITS:
+            return None
+        made.code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
+        return made
 
-    def _read(self, request: RemotingCommand) -> PopLiteMessageRequestHeader:
-        pop = request.read(PopLiteMessageRequestHeader)
-        check_numbers(self._broker, request, pop, pop.max_msg_num)
-        return pop
-
-    def _check(
-        self, channel: Channel, request: RemotingCommand,
-        pop: PopLiteMessageRequestHeader | NotificationRequestHeader,
-    ) -> None:
+    def _check(self, caller: Caller, pop: PopLiteMessageRequestHeader | NotificationRequestHeader) -> None:
         """Raise RefusalError unless the client may pop Lite topics of the topic for the group."""
         broker = self._broker
-        broker.client_ids.check(channel, request, pop.client_id)
+        if broker.control is not None:
+            broker.client_ids.check(caller.channel, caller.request, pop.client_id)
         if broker.store.read_only:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
         topic = existing_topic(broker, pop.topic)
@@ -180,7 +196,7 @@ class PopLiteMessageProcessor:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"client {pop.client_id} is a member of group {mine.group}")
 
-    def _try_queue(self, made: _Round, queue: str) -> Exception | None:
+    def _try_queue(self, made: LiteRound, queue: str) -> Exception | None:
         """Add messages of a queue to the answer. If that fails, keep the event of the queue and return the error."""
         try:
             self._pop_queue(made, queue)
@@ -189,7 +205,7 @@ class PopLiteMessageProcessor:
             return error
         return None
 
-    def _pop_queue(self, made: _Round, queue: str) -> None:
+    def _pop_queue(self, made: LiteRound, queue: str) -> None:
         """Add messages of a queue to the answer."""
         made.seen.add(queue)
         pop, offsets = made.pop, self._broker.offsets
@@ -208,12 +224,12 @@ class PopLiteMessageProcessor:
             return
         info = self._order.popped(
             pop.attempt_id, queue, group, LMQ_QUEUE_ID, made.pop_time, pop.invisible_time, result.queue_offsets)
-        made.counts += [str(info.consumed.get(at, 0)) for at in result.queue_offsets]
-        made.parts.append(result.data)
+        made.counts += [info.consumed.get(at, 0) for at in result.queue_offsets]
+        made.found.append(result)
         made.size += len(result.data)
         self._broker.traffic.hand_out(pop.topic, group, result.message_count, len(result.data))
 
-    def _get(self, made: _Round, queue: str, offset: int) -> GetMessageResult | None:
+    def _get(self, made: LiteRound, queue: str, offset: int) -> GetMessageResult | None:
         """Return messages of a queue; None if they are not in the page cache."""
         result = made.get(
             self._store, queue, LMQ_QUEUE_ID, offset, made.pop.max_msg_num - len(made.counts), EVERYTHING)
@@ -221,22 +237,31 @@ class PopLiteMessageProcessor:
             made.later.append(queue)  # the disk is read for one queue at a time
         return result
 
-    def _header(self, made: _Round) -> PopLiteMessageResponseHeader:
-        return PopLiteMessageResponseHeader(
-            made.pop_time, made.pop.invisible_time, ORDER_REVIVE_QUEUE,
-            order_count_info=";".join(made.counts))
 
-    def _empty(self, channel: Channel, request: RemotingCommand, made: _Round) -> RemotingCommand | None:
-        """Hold a pop, or answer that there is no message."""
-        pop = made.pop
-        result = wait(
-            self._broker, self.polling,
-            lambda: Waiter(Reply(channel, request), (pop.client_id, pop.consumer_group), EVERYTHING),
-            pop.born_time, pop.poll_time, lambda: self._dispatcher.has_events(pop.client_id))
-        if result is PollResult.WAITS:
-            return None
-        code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
-        return request.answer(code, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, self._header(made))
+@final
+class PopLiteMessageProcessor:
+    """The remoting edge of `LitePopService`."""
+
+    def __init__(self, service: LitePopService) -> None:
+        self.service = service
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the request that this processor serves."""
+        server.register(self.pop, RequestCode.POP_LITE_MESSAGE)
+
+    def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Return messages, or hold the pop until there is one: request 200070."""
+        caller = RemotingCaller(channel, request, self._answer)
+        return caller.answer(self.service.pop(request.read(PopLiteMessageRequestHeader), caller))
+
+    @staticmethod
+    def _answer(channel: Channel, request: RemotingCommand, popped: LiteRound) -> Answer:
+        status = GetMessageStatus.NO_MESSAGE_IN_QUEUE if popped.code else GetMessageStatus.FOUND
+        return request.answer(
+            popped.code, status.name, PopLiteMessageResponseHeader(
+                popped.pop_time, popped.pop.invisible_time, ORDER_REVIVE_QUEUE,
+                order_count_info=";".join(map(str, popped.counts))),
+            b"".join(result.data for result in popped.found))
 
 
 @final

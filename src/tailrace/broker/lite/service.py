@@ -9,7 +9,7 @@ from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.inspect import LiteManagerProcessor
 from tailrace.broker.lite.lifecycle import LiteLifecycle
-from tailrace.broker.lite.pop_lite import LiteAcks, PopLiteMessageProcessor
+from tailrace.broker.lite.pop_lite import LiteAcks, LitePopService, PopLiteMessageProcessor
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
@@ -35,7 +35,9 @@ class LiteTopics:
             file_system, broker.store.config_dir, broker.clock, self._free_timers.set)
         self.registry = LiteSubscriptionRegistry(broker, self.order)
         self.dispatcher = LiteEventDispatcher(broker, self.registry)
-        self.pops = PopLiteMessageProcessor(broker, self.registry, self.dispatcher, self.order)
+        self.service = LitePopService(broker, self.registry, self.dispatcher, self.order)
+        """Hands out messages of Lite topics for every protocol."""
+        self.pops = PopLiteMessageProcessor(self.service)
         self.acks = LiteAcks(broker, self.dispatcher, self.order)
         self.subscriptions = LiteSubscriptionProcessor(broker, self.registry)
         self.inspect = LiteManagerProcessor(broker, self.registry, self.dispatcher, self.order)
@@ -65,7 +67,7 @@ class LiteTopics:
     def release_all(self) -> list[Reply]:
         """Drop the requests that wait and return their replies, for a stop."""
         self._free_timers.stop()
-        return self.pops.release_all()
+        return self.service.release_all()
 
     def _free(self, queue: str, group: str, queue_id: int) -> None:
         """Note an event if the messages of a pop are visible again; wait for the last of them."""

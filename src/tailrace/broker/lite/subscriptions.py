@@ -23,8 +23,9 @@ from tailrace.requests.bodies import (
     objects_in,
     text_in,
 )
+from tailrace.requests.caller import RemotingCaller
 from tailrace.requests.config_changes import NotPreparedError
-from tailrace.requests.reply import Answer, in_turns
+from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["LiteSubscriptionProcessor"]
 
@@ -52,7 +53,8 @@ class LiteSubscriptionProcessor:
 
     def change(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Apply the entries of a body, in their order, up to the first one that is refused: request 200071."""
-        return self._broker.changes.serve(channel, request, partial(self._change, times={}))
+        return self._broker.changes.serve(
+            RemotingCaller(channel, request), partial(self._change, channel, request, times={}))
 
     def _change(self, channel: Channel, request: RemotingCommand, times: _Times) -> Answer:
         entries = objects_in(json_object(request), "subscriptionSet", ENTRIES_MAX) if request.body else []
@@ -67,7 +69,8 @@ class LiteSubscriptionProcessor:
         for entry in entries:  # all that need the disk first, because the entries are served again after it
             self._look_up(entry, times)
         return in_turns(
-            self._broker.loop, channel, request, self._applied(channel, request, entries, times), request.answer)
+            self._broker.loop, partial(Reply, channel, request), self._applied(channel, request, entries, times),
+            request.answer)
 
     def _applied(
         self, channel: Channel, request: RemotingCommand, entries: list[dict[str, Any]], times: _Times

@@ -1,7 +1,8 @@
 """Ends of transactions: requests 37 (EndTransactionProcessor) and 323, which has a given-up message checked again.
 
-A request about a half message that this process has just put is served immediately. Every other request
-waits for a thread that searches the log: see `tailrace.broker.transactions.service`.
+The edges of the broker call `TransactionEnds` with headers. The end of a half message that this process has just put is
+served immediately. Every other one waits for a thread that searches the log: see
+`tailrace.broker.transactions.service`.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageResult, decode_message_id
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
 from tailrace.requests.reply import Answer, Reply, WaitingRequests
 from tailrace.store.refused_puts import FLOW_CONTROL
 
-__all__ = ["EndTransactionProcessor"]
+__all__ = ["EndTransactionProcessor", "TransactionEnds"]
 
 _log = get_logger(__name__)
 
@@ -60,29 +62,24 @@ LOOKS: Final = 64
 class _WaitingEnd(NamedTuple):
     reply: Reply
     header: EndTransactionRequestHeader
+    caller: Caller
 
 
 @final
-class EndTransactionProcessor:
-    """Commits and rolls back half messages.
-
-    With ``durable`` the answer to a commit waits until the committed message is durable. A rollback does not
-    wait: if a power loss removes it, the producer is asked again.
-    """
+class TransactionEnds:
+    """Commits and rolls back half messages. Used on the event loop only."""
 
     def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
         self._broker = broker
         self._service = broker.transactions
-        self._durable = durable
+        self.durable = durable
+        """Has the answers to commits, which wait until the committed message is durable; None if none waits.
+
+        A rollback does not wait: if a power loss removes it, the producer is asked again.
+        """
         self._waiting: deque[_WaitingEnd] = deque()
         self._bounds = WaitingRequests("ends of transactions", WAITING_MAX, WAITING_MAX, WAITING_BYTES_MAX)
         self._task: asyncio.Task[None] | None = None
-
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.end_transaction, RequestCode.END_TRANSACTION)
-        server.register(
-            self._broker.worker.in_thread(self.resume_check), RequestCode.RESUME_CHECK_HALF_MESSAGE)
 
     @property
     def pending(self) -> int:
@@ -95,12 +92,20 @@ class EndTransactionProcessor:
         if self._task is not None:
             await self._task
 
-    def end_transaction(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Commit or roll back. A request with the state "unknown" is not answered, as in RocketMQ."""
-        header = request.read(EndTransactionRequestHeader)
+    def end(self, header: EndTransactionRequestHeader, caller: Caller) -> int | None:
+        """Commit or roll back; return the position up to which the log has to be durable, 0 for none.
+
+        Returns None if the caller's reply gets it later. For the state "unknown" nothing comes, as RocketMQ does not
+        answer such a request. Raises RefusalError.
+        """
+        if self._broker.slave is not None:
+            raise RefusalError(
+                ResponseCode.SLAVE_NOT_AVAILABLE, "a slave does not end transactions, send it to the master")
         control = self._broker.control
-        if control is not None and not control.permits_some(sender_of(request), channel.peer_ip, TOPIC, Action.PUB):
-            control.require_record(channel, request)  # nothing waits for a user that may not send anything
+        if control is not None and not control.permits_some(
+            sender_of(caller.request), caller.channel.peer_ip, TOPIC, Action.PUB
+        ):
+            control.require_record(caller.channel, caller.request)  # nothing waits for a user that may send nothing
         if header.commit_or_rollback == 0:
             return None
         if header.commit_or_rollback not in {SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK}:
@@ -110,12 +115,12 @@ class EndTransactionProcessor:
         if not self._service.is_loaded:
             raise RefusalError(
                 ResponseCode.SYSTEM_BUSY, "the broker is still reading its half messages; try again later")
-        if self._durable is not None and self._durable.full:
+        if self.durable is not None and self.durable.full:
             self._broker.store.refused_puts.count(FLOW_CONTROL, BUSY)
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
         half = self._service.in_memory(header.tran_state_table_offset, header.commit_log_offset)
         if half is not None:
-            return self._end(channel, request, header, half)
+            return self._end(caller, header, half)
         if (
             self._service.queue.state(header.tran_state_table_offset) == FRESH
             and self._service.is_recent(header.commit_log_offset)
@@ -123,9 +128,9 @@ class EndTransactionProcessor:
             try:
                 found = self._service.fresh(header.commit_log_offset)
             except RefusalError as error:
-                raise self._missing(channel, request, error) from None
-            return self._end(channel, request, header, found)
-        self._wait(_WaitingEnd(Reply(channel, request), header))
+                raise self._missing(caller, error) from None
+            return self._end(caller, header, found)
+        self._wait(_WaitingEnd(caller.reply(), header, caller))
         return None
 
     def _wait(self, one: _WaitingEnd) -> None:
@@ -175,25 +180,24 @@ class EndTransactionProcessor:
         self._service.ending[offset] -= 1
         if not self._service.ending[offset]:
             del self._service.ending[offset]
-        channel, request = one.reply.channel, one.reply.request
         if isinstance(found, Exception):
-            one.reply.fail(self._missing(channel, request, found))
+            one.reply.fail(self._missing(one.caller, found))
         else:
-            one.reply.finish(partial(self._end, channel, request, one.header, found))
+            one.reply.finish(partial(self._end, one.caller, one.header, found))
 
-    def _missing(self, channel: Channel, request: RemotingCommand, error: Exception) -> Exception:
+    def _missing(self, caller: Caller, error: Exception) -> Exception:
         """Return the error of a search. A user gets the same answer for a missing half message as for a forbidden one.
         """
         if isinstance(error, RefusalError) and error.code == ResponseCode.SYSTEM_ERROR:
             try:
-                require_record(self._broker, channel, request, None, Action.PUB)
+                require_record(self._broker, caller.channel, caller.request, None, Action.PUB)
             except RefusalError as refusal:
                 return refusal
         return error
 
     def _end(
-        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, found: Found | FreshHalf,
-    ) -> Answer:
+        self, caller: Caller, header: EndTransactionRequestHeader, found: Found | FreshHalf,
+    ) -> int:
         """End a half message that was found in the log, or one in memory, whose record need not be read."""
         offset, commit = header.tran_state_table_offset, header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
         end: Callable[[], PutMessageResult | None]
@@ -212,18 +216,16 @@ class EndTransactionProcessor:
             elif half.phy_offset != header.commit_log_offset:
                 reason = "The commit log offset wrong"
         if (control := self._broker.control) is not None:
-            control.require_record(channel, request, topic_access(topic, Action.PUB))
+            control.require_record(caller.channel, caller.request, topic_access(topic, Action.PUB))
         self._check(header, group, immunity, stored_ms, reason)
         result = end()
         if result is None:  # an earlier request may have committed, and its message may not be durable yet
-            until = self._broker.store.max_phy_offset if commit else 0
-        elif result.status.appended:
-            until = result.until
-        else:
+            return self._broker.store.max_phy_offset if commit else 0
+        if not result.status.appended:
             remark = result.remark or REMARKS.get(result.status, result.status.name)
             events.HALF_MESSAGE_NOT_COMMITTED.log(_log, topic=topic, queue_offset=offset, reason=remark)
-            return request.answer(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
-        return when_durable(self._durable, channel, request, request.answer(), until)
+            raise RefusalError(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
+        return result.until
 
     def _check(
         self, header: EndTransactionRequestHeader, group: str, immunity_text: str | None, stored_ms: int,
@@ -245,6 +247,29 @@ class EndTransactionProcessor:
             raise RefusalError(
                 ResponseCode.ILLEGAL_OPERATION,
                 f"the half message is {age_ms} ms old, and after {immunity} ms only a check settles it")
+
+
+@final
+class EndTransactionProcessor:
+    """The remoting edge of `TransactionEnds`, and the request to check a message again."""
+
+    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
+        self._broker = broker
+        self.service = TransactionEnds(broker, durable)
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        server.register(self.end_transaction, RequestCode.END_TRANSACTION)
+        server.register(
+            self._broker.worker.in_thread(self.resume_check), RequestCode.RESUME_CHECK_HALF_MESSAGE)
+
+    def end_transaction(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Commit or roll back: request 37."""
+        caller = RemotingCaller(channel, request, self._answer)
+        return caller.answer(self.service.end(request.read(EndTransactionRequestHeader), caller))
+
+    def _answer(self, channel: Channel, request: RemotingCommand, until: int) -> Answer:
+        return when_durable(self.service.durable, channel, request, request.answer(), until)
 
     def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Put a copy of a given-up message or a half message, which is then checked again; runs in a thread."""
@@ -275,5 +300,5 @@ class EndTransactionProcessor:
         return request.answer()
 
     def _resumed(self, topic: str, offset: int) -> None:
-        self._service.queue.put(offset, UNKNOWN)
-        self._service.metrics.add(topic, 1)
+        self._broker.transactions.queue.put(offset, UNKNOWN)
+        self._broker.transactions.metrics.add(topic, 1)

@@ -38,6 +38,7 @@ from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.caller import RemotingCaller
 from tailrace.requests.config_changes import MissingConfigError, NotPreparedError
 from tailrace.requests.reply import Answer, Reply
 
@@ -105,7 +106,8 @@ class PullMessageProcessor:
         try:
             return self._pull(pull)
         except (MissingConfigError, NotPreparedError) as missing:
-            return self._broker.changes.provide(channel, request, missing, lambda *_: self._pull(pull))
+            return self._broker.changes.provide(
+                RemotingCaller(channel, request), missing, partial(self._pull, pull))
 
     def run_again(self, held: HeldPull) -> Answer:
         """Return the answer to a pull that has waited, with or without messages; None if it comes later."""

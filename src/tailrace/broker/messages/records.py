@@ -23,7 +23,8 @@ from tailrace.formats.remoting import RemotingCommand
 from tailrace.formats.requests.table import Action
 from tailrace.model import MessageExt
 from tailrace.remoting import Channel
-from tailrace.requests.reply import Answer, Reply, Serve
+from tailrace.requests.caller import RemotingCaller
+from tailrace.requests.reply import Answer, Serve
 from tailrace.timer.properties import PARKED_TOPIC
 
 __all__ = ["owners_of", "real_topic_of", "require", "require_record", "with_record"]
@@ -90,25 +91,26 @@ def with_record(broker: BrokerContext, serve: Serve, place: Callable[[RemotingCo
     store, loop = broker.store, broker.loop
 
     def served(channel: Channel, request: RemotingCommand) -> Answer:
+        caller = RemotingCaller(channel, request)
         try:
             at = place(request)
         except (ValueError, RefusalError):
             at = None
         if at is None or at < 0 or not loop.is_running() or store.is_in_memory(at):
-            return broker.changes.serve(channel, request, serve)
+            return broker.changes.serve(caller, partial(serve, channel, request))
 
         def then(record: bytes | None) -> Answer:
-            def again(channel: Channel, request: RemotingCommand) -> Answer:
+            def again() -> Answer:
                 store.at_hand(at, record)
                 try:
                     return serve(channel, request)
                 finally:
                     store.at_hand(-1, None)
 
-            return broker.changes.serve(channel, request, again)
+            return broker.changes.serve(caller, again)
 
         group = request.ext.get("group") or request.ext.get("consumerGroup") or ""
-        broker.cold_reads.submit(Reply(channel, request), partial(store.record_at, at), then, group)
+        broker.cold_reads.submit(caller.reply(), partial(store.record_at, at), then, group)
         return None
 
     return served

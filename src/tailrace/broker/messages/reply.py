@@ -11,6 +11,7 @@ question that its user may consume (`AskedQuestions`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace import events
@@ -31,6 +32,7 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.caller import RemotingCaller
 from tailrace.requests.config_changes import MissingConfigError
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
 from tailrace.requests.reply import Answer, Reply, ReplyTasks, WaitingRequests, as_it_is
@@ -117,7 +119,7 @@ class ReplyMessageProcessor:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
             return self._broker.changes.provide(
-                channel, request, missing, lambda channel, request: self._reply(channel, request, header))
+                RemotingCaller(channel, request), missing, partial(self._reply, channel, request, header))
         self._tasks.start(reply, self._push_and_store(channel, request, push), as_it_is)
         return None
 

@@ -85,14 +85,14 @@ class SendMessageProcessor:
     ) -> RemotingCommand | bytes | None:
         messages = self.messages
         batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
+        caller = RemotingCaller(channel, request)
         try:
-            sent = messages.send(header, request.body, RemotingCaller(channel, request), batch=batch)
+            sent = messages.send(header, request.body, caller, batch=batch)
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
             return self._changes.provide(
-                channel, request, missing, lambda channel, request: self._send(channel, request, header),
-                failure=self._not_created)
+                caller, missing, partial(self._send, channel, request, header), failure=self._not_created)
         result, unique_key = sent.result, sent.unique_key
         if request.is_oneway:
             messages.took(sent)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from tailrace.env.supervision import failed
 from tailrace.filters.message_filters import MessageFilter
 from tailrace.requests.mailbox import LoopMailbox
-from tailrace.requests.reply import Answer, Reply, Waiters
+from tailrace.requests.reply import Reply, Waiters
 
 __all__ = ["LongPolling", "PollResult", "Waiter"]
 
@@ -53,11 +53,11 @@ class LongPolling(Waiters[_Waiter]):
     """Requests that wait until they are woken or their time is over. Then they run again, and may wait again."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, run_again: Callable[[_Waiter], Answer], of_key_max: float = float("inf"),
+        self, loop: asyncio.AbstractEventLoop, run_again: Callable[[_Waiter], object], of_key_max: float = float("inf"),
         all_max: float = float("inf"), *, one_by_one: bool = True, last_first: bool = False,
         is_gone: Callable[..., bool] | None = None,
     ) -> None:
-        """``run_again`` returns the answer of a woken request, or None after it has made it wait again.
+        """``run_again`` returns the result of a woken request, or None after it has made it wait again.
 
         At most ``of_key_max`` requests wait under one key. With ``one_by_one`` one request is woken for an event, the
         first that waits or the last; if it cannot be answered now, another one is woken in its place. ``is_gone`` is

@@ -77,7 +77,7 @@ class AckService:
 
     def __init__(
         self, broker: BrokerContext, revive_log: ReviveLog, order: ConsumerOrderInfoManager,
-        polling: PopLongPollingService, durable: DurableAnswers | None = None,
+        polling: PopLongPollingService[Any], durable: DurableAnswers | None = None,
     ) -> None:
         self._broker = broker
         self._store = broker.store

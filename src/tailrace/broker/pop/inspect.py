@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, final
+from typing import Any, Final, final
 
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.waiters import PollResult, Waiter
@@ -35,6 +35,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.caller import RemotingCaller
 from tailrace.requests.config_changes import creates_missing
 from tailrace.requests.reply import Answer, Reply, in_turns
 
@@ -52,15 +53,16 @@ class PopInspectProcessor:
     """Reports what a group could pop, without a pop. ``polling`` holds the notifications that wait."""
 
     def __init__(
-        self, broker: BrokerContext, order: ConsumerOrderInfoManager, pops: PopLongPollingService
+        self, broker: BrokerContext, order: ConsumerOrderInfoManager, pops: PopLongPollingService[Any]
     ) -> None:
         self._broker = broker
         self.changes = broker.changes
         self._store = broker.store
         self._order = order
         self._pops = pops
-        self.polling = PopLongPollingService(
-            broker.loop, broker.config, broker.store, self.notification, notify_last=True)
+        self.polling = PopLongPollingService[Waiter](
+            broker.loop, broker.config, broker.store,
+            lambda waiter: self.notification(waiter.reply.channel, waiter.reply.request), notify_last=True)
         self.lite: Callable[[Channel, RemotingCommand], Answer] | None = None
         """Serves the notifications of clients of Lite topics."""
         self._read_peek = broker.worker.in_thread(self._peeked)
@@ -76,7 +78,8 @@ class PopInspectProcessor:
         header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader,
     ) -> tuple[str, str, int]:
         """Return group, topic and queue of a request after checks. Raises RefusalError."""
-        refuse_shared(self._broker.control, channel, request, header.topic, header.consumer_group)
+        refuse_shared(
+            self._broker.control, RemotingCaller(channel, request), header.topic, header.consumer_group)
         check_poppable(check_names(self._broker, header.consumer_group, header.topic, header.queue_id))
         return header.consumer_group, header.topic, max(header.queue_id, ALL_QUEUES)
 
@@ -126,7 +129,7 @@ class PopInspectProcessor:
                 return None
             return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
 
-        return in_turns(self._broker.loop, channel, request, look(), answer)
+        return in_turns(self._broker.loop, partial(Reply, channel, request), look(), answer)
 
     def _filter(self, header: NotificationRequestHeader) -> MessageFilter:
         if not (self._broker.config.use_message_filter_for_notification and header.exp_type and header.exp):

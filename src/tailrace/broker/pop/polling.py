@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple, TypeVar, final
 
 from tailrace.broker.messages.waiters import LongPolling, Waiter
 from tailrace.config import BrokerConfig
@@ -23,10 +23,10 @@ from tailrace.formats.pop import pop_retry_topics
 from tailrace.model import GetMessageStatus
 from tailrace.node.message_store import MessageStore
 from tailrace.requests.mailbox import LoopMailbox
-from tailrace.requests.reply import Serve
 
 __all__ = ["ALL_QUEUES", "Arrival", "PopLongPollingService"]
 
+_Waiter = TypeVar("_Waiter", bound=Waiter)
 _NAME: Final = "PopLongPollingService"
 ALL_QUEUES: Final = -1
 EVALUATED_MAX: Final = 8
@@ -43,17 +43,16 @@ class Arrival(NamedTuple):
 
 
 @final
-class PopLongPollingService(LongPolling[Waiter]):
+class PopLongPollingService(LongPolling[_Waiter]):
     """Holds requests. Their key is topic, group and queue."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, config: BrokerConfig, store: MessageStore, run_again: Serve, *,
-        notify_last: bool = False,
+        self, loop: asyncio.AbstractEventLoop, config: BrokerConfig, store: MessageStore,
+        run_again: Callable[[_Waiter], object], *, notify_last: bool = False,
     ) -> None:
-        """``run_again(channel, request)`` returns the answer of a woken request, or holds it again."""
+        """``run_again`` returns the result of a woken request, or holds it again."""
         super().__init__(
-            loop, lambda waiter: run_again(waiter.reply.channel, waiter.reply.request), config.pop_polling_size,
-            config.max_pop_polling_size, last_first=notify_last,
+            loop, run_again, config.pop_polling_size, config.max_pop_polling_size, last_first=notify_last,
             is_gone=lambda topic, *_: store.topics.select(topic) is None)
         self._store = store
         self._readers: dict[str, dict[tuple[str, str], dict[int, None]]] = {}
@@ -61,7 +60,7 @@ class PopLongPollingService(LongPolling[Waiter]):
         self._arrived: LoopMailbox[Arrival] = LoopMailbox(loop, self._arrivals)
         store.topics.on_change(self.topics_changed)
 
-    def _add(self, entry: Waiter) -> None:
+    def _add(self, entry: _Waiter) -> None:
         super()._add(entry)
         topic, group, queue_id = entry.key
         queues = self._readers.get(topic, {}).get((topic, group))
@@ -71,7 +70,7 @@ class PopLongPollingService(LongPolling[Waiter]):
                 self._readers.setdefault(name, {})[topic, group] = queues
         queues[queue_id] = None
 
-    def _leave(self, waiter: Waiter) -> None:
+    def _leave(self, waiter: _Waiter) -> None:
         super()._leave(waiter)
         if waiter.key in self._of_key:
             return
@@ -110,14 +109,14 @@ class PopLongPollingService(LongPolling[Waiter]):
             else:  # a retry topic, whose name may be that of several pairs
                 any(self.notify((*pair, queue_id)) for queue_id in (ALL_QUEUES, *queues))
 
-    def _matching(self, arrival: Arrival) -> Callable[[Waiter], bool]:
+    def _matching(self, arrival: Arrival) -> Callable[[_Waiter], bool]:
         """Return the function that returns whether a request may match one of the messages.
 
         After `EVALUATED_MAX` expressions it returns True without an evaluation: a request filters itself when it runs.
         """
         evaluated = 0
 
-        def is_wanted(waiter: Waiter) -> bool:
+        def is_wanted(waiter: _Waiter) -> bool:
             nonlocal evaluated
             wanted = waiter.wanted
             if not wanted.matches_codes(arrival.codes):

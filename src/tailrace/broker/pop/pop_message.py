@@ -1,4 +1,4 @@
-"""Pops: request 200050 (PopMessageProcessor).
+"""Pops: request 200050 (PopMessageProcessor), and pops as a service, which the edges of the broker call with headers.
 
 A pop takes messages from several queues of a topic, and from the retry topics of its group. For each queue it
 puts a checkpoint into the log and then moves the group's offset past the messages. After that only the
@@ -8,14 +8,15 @@ same message. A pop of very many queues takes several turns.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.revive_log import ReviveLog
+from tailrace.broker.core.slave_refusals import refuse_on_slave
 from tailrace.broker.messages.waiters import PollResult, Waiter
 from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
@@ -53,10 +54,11 @@ from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
-from tailrace.requests.reply import Answer, Reply, in_turns
+from tailrace.requests.reply import Answer, in_turns
 
-__all__ = ["PopMessageProcessor"]
+__all__ = ["PopMessageProcessor", "PopRound", "PopService", "Taken"]
 
 _log = get_logger(__name__)
 FROM_START: Final = 0
@@ -68,21 +70,33 @@ _READS_MAX: Final = 64
 _Key = tuple[str, int]
 
 
+class Taken(NamedTuple):
+    """Messages of a queue that a pop has taken."""
+
+    topic: str
+    """The topic that is popped, or a retry topic of the group."""
+    queue_id: int
+    offset: int
+    """The offset at which their checkpoint begins."""
+    found: GetMessageResult
+    counts: Mapping[int, int]
+    """How often those of a pop in order were popped before, by offset."""
+
+
 @dataclass(slots=True, kw_only=True)
-class _Round(Round[PopMessageRequestHeader]):
-    """State of one run of a pop: its request, and the messages found so far."""
+class PopRound(Round[PopMessageRequestHeader]):
+    """One run of a pop: its request, and the messages that it has taken so far. The last one is its result."""
 
     wanted: MessageFilter
     revive_queue_id: int
+    code: ResponseCode = ResponseCode.SUCCESS
+    """POLLING_TIMEOUT or POLLING_FULL without messages."""
+    taken: list[Taken] = field(default_factory=list)
     count: int = 0
     rest: int = 0
-    start_offsets: list[str] = field(default_factory=list)
-    offsets: list[str] = field(default_factory=list)
-    order_counts: list[str] = field(default_factory=list)
     looked_at: set[_Key] = field(default_factory=set)
     arrivals: int = 0
     """Count of messages that had arrived on its topics before it read them."""
-    until: int = 0
     stopped: int = 0
     """Number of messages left in queues that are stopped because too many messages are in flight."""
     refused: str = ""
@@ -91,9 +105,17 @@ class _Round(Round[PopMessageRequestHeader]):
     """Error of the first queue that could not be read; raised if no other queue has messages."""
 
 
+@dataclass(slots=True, eq=False)
+class _HeldPop(Waiter):
+    """A pop that waits. Its key is its topic, group and queue."""
+
+    pop: PopMessageRequestHeader
+    caller: Caller
+
+
 @final
-class PopMessageProcessor:
-    """Serves pops. ``polling`` holds the pops that wait."""
+class PopService:
+    """Hands out messages for a time. ``polling`` holds the pops that wait. Used on the event loop only."""
 
     def __init__(
         self, broker: BrokerContext, revive_log: ReviveLog, order: ConsumerOrderInfoManager,
@@ -103,22 +125,29 @@ class PopMessageProcessor:
         self._store = broker.store
         self._revive_log = revive_log
         self._order = order
-        self._durable = durable
+        self.durable = durable
+        """Has the answers that wait for the disk; None if none does."""
         self._number = 0
-        self.polling = PopLongPollingService(broker.loop, broker.config, broker.store, self.pop)
+        self.polling = PopLongPollingService[_HeldPop](
+            broker.loop, broker.config, broker.store, lambda held: self._begin(held.pop, held.caller))
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.pop, RequestCode.POP_MESSAGE)
+    def pop(self, pop: PopMessageRequestHeader, caller: Caller) -> PopRound | None:
+        """Return messages, or that there are none for the time of the pop. None if the caller's reply gets it later.
 
-    def pop(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> Answer:
-        """Return messages, or hold the pop until one arrives. ``cold`` are messages that were read from the disk."""
-        return self._broker.changes.serve(channel, request, partial(self._pop, cold=cold))
+        Raises RefusalError, StoreError or OSError.
+        """
+        refuse_on_slave(self._broker)
+        check_numbers(self._broker, pop, pop.max_msg_nums)
+        pop.queue_id = max(pop.queue_id, ALL_QUEUES)
+        return self._begin(pop, caller)
 
-    def _pop(self, channel: Channel, request: RemotingCommand, cold: Cold | None = None) -> Answer:
-        pop = self._read(request)
+    def _begin(self, pop: PopMessageRequestHeader, caller: Caller, cold: Cold | None = None) -> PopRound | None:
+        """Run a pop. ``cold`` are messages that were read from the disk for it."""
+        return self._broker.changes.serve(caller, partial(self._pop, pop, caller, cold))
+
+    def _pop(self, pop: PopMessageRequestHeader, caller: Caller, cold: Cold | None) -> PopRound | None:
         now = check_in_time(self._broker, pop)
-        refuse_shared(self._broker.control, channel, request, pop.topic, pop.consumer_group)
+        refuse_shared(self._broker.control, caller, pop.topic, pop.consumer_group)
         check_writable(self._broker)
         check_poppable(check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id))
         wanted = filter_of(self._broker, pop.topic, pop.consumer_group, pop.exp_type, pop.exp)
@@ -126,13 +155,12 @@ class PopMessageProcessor:
         if not pop.order:
             self._number += 1
             revive_queue_id = self._number % self._broker.config.revive_queue_num
-        made = _Round(
+        made = PopRound(
             pop, now, cold, wanted=wanted, revive_queue_id=revive_queue_id,
             arrivals=arrivals_of(self._broker, pop.topic, pop.consumer_group))
-        return in_turns(
-            self._broker.loop, channel, request, self._look(made), partial(self._answer, channel, request, made))
+        return in_turns(self._broker.loop, caller.reply, self._look(made), partial(self._end, made, caller))
 
-    def _look(self, made: _Round) -> Iterator[None]:
+    def _look(self, made: PopRound) -> Iterator[None]:
         """Take messages from one queue after the other."""
         for topic, queue_id in self._queues(made.pop, made.cold):
             try:
@@ -141,25 +169,30 @@ class PopMessageProcessor:
                 made.failure = made.failure or error
             yield
 
-    def _answer(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
+    def _end(self, made: PopRound, caller: Caller) -> PopRound | None:
+        """Return what a pop has found, or have it wait."""
+        pop, key = made.pop, (made.pop.topic, made.pop.consumer_group, made.pop.queue_id)
         if made.count:
-            return self._found(channel, request, made)
+            if made.rest:
+                self.polling.notify(key)
+            return made
         if made.needs_disk is not None:
-            read_cold(self._broker, channel, request, made.needs_disk, self.pop)
+            read_cold(self._broker, caller, pop, made.needs_disk, partial(self._begin, pop, caller))
             return None
         if made.failure is not None:
             raise made.failure
         if made.refused:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no checkpoint could be stored: {made.refused}")
-        return self._empty(channel, request, made)
+        result = wait(
+            self._broker, self.polling, lambda: _HeldPop(caller.reply(), key, made.wanted, pop, caller), pop.born_time,
+            pop.poll_time,
+            lambda: made.rest > 0 or arrivals_of(self._broker, pop.topic, pop.consumer_group) != made.arrivals)
+        if result is PollResult.WAITS:
+            return None
+        made.code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
+        return made
 
-    # -- the request
-
-    def _read(self, request: RemotingCommand) -> PopMessageRequestHeader:
-        pop = request.read(PopMessageRequestHeader)
-        check_numbers(self._broker, request, pop, pop.max_msg_nums)
-        pop.queue_id = max(pop.queue_id, ALL_QUEUES)
-        return pop
+    # -- its queues
 
     def _queues(self, pop: PopMessageRequestHeader, cold: Cold | None) -> Iterator[_Key]:
         """Yield the queues to pop from, in order."""
@@ -197,7 +230,7 @@ class PopMessageProcessor:
 
     # -- one queue
 
-    def _pop_queue(self, made: _Round, topic: str, queue_id: int) -> None:
+    def _pop_queue(self, made: PopRound, topic: str, queue_id: int) -> None:
         store, pop = self._store, made.pop
         if (topic, queue_id) in made.looked_at:  # a queue that was read from the disk comes first, and then again
             return
@@ -237,7 +270,7 @@ class PopMessageProcessor:
             made.rest += max(0, result.max_offset - result.next_begin_offset)
 
     def _after_ended(
-        self, made: _Round, topic: str, queue_id: int, offset: int, result: GetMessageResult | None, ended: int
+        self, made: PopRound, topic: str, queue_id: int, offset: int, result: GetMessageResult | None, ended: int
     ) -> tuple[int, GetMessageResult | None]:
         """Pass over retries that are before ``ended``: the popped topic was deleted after they were stored.
 
@@ -276,23 +309,23 @@ class PopMessageProcessor:
                 limit=config.pop_inflight_message_threshold)
         return True
 
-    def _get(self, made: _Round, topic: str, queue_id: int, offset: int) -> GetMessageResult | None:
+    def _get(self, made: PopRound, topic: str, queue_id: int, offset: int) -> GetMessageResult | None:
         """Return messages of a queue; None if they are not in the page cache."""
         wanted = own_messages(
             topic, made.pop.consumer_group, made.wanted if topic == made.pop.topic else EVERYTHING)
         return made.get(self._store, topic, queue_id, offset, made.pop.max_msg_nums - made.count, wanted)
 
     def _take(
-        self, made: _Round, topic: str, queue_id: int, offset: int, result: GetMessageResult
+        self, made: PopRound, topic: str, queue_id: int, offset: int, result: GetMessageResult
     ) -> None:
         """Put the checkpoint of messages of a queue, then add the messages to the answer."""
         pop, broker = made.pop, self._broker
-        group, broker_name = pop.consumer_group, broker.config.broker_name
+        group, counts = pop.consumer_group, dict[int, int]()
         if pop.order:
-            self._take_in_order(made, topic, queue_id, offset, result)
+            counts = self._take_in_order(made, topic, queue_id, offset, result)
         else:
             put = self._revive_log.put_checkpoint(PopCheckPoint(
-                offset, made.pop_time, pop.invisible_time, queue_id, topic, group, broker_name,
+                offset, made.pop_time, pop.invisible_time, queue_id, topic, group, broker.config.broker_name,
                 tuple(found - offset for found in result.queue_offsets), result.message_count), made.revive_queue_id)
             if not put.status.appended:
                 made.refused = f"{put.status.name} {put.remark}".strip()
@@ -302,61 +335,72 @@ class PopMessageProcessor:
             broker.traffic.revive_log_put("CK", pop.topic, group)
             broker.offsets.commit(group, topic, queue_id, result.next_begin_offset)
             broker.pop_metrics.popped(topic, group, queue_id, len(result.ends))
-        made.start_offsets.append(formats.start_offset_info(topic, queue_id, offset))
-        made.offsets.append(formats.msg_offset_info(topic, queue_id, result.queue_offsets))
+        made.taken.append(Taken(topic, queue_id, offset, result, counts))
         made.rest += max(0, result.max_offset - result.next_begin_offset)
         made.count += result.message_count
         made.size += len(result.data)
-        if topic == pop.topic:
-            made.parts.append(result.data)
-        else:
-            flag_ = formats.retry_flag(topic)
-            made.parts += [
-                under_topic(record, pop.topic, ExtraInfo(
-                    offset, made.pop_time, pop.invisible_time, made.revive_queue_id, flag_,
-                    broker_name, queue_id, at).encode())
-                for record, at in zip(result.records, result.queue_offsets, strict=True)]
         broker.traffic.hand_out(topic, group, result.message_count, len(result.data))
 
     def _take_in_order(
-        self, made: _Round, topic: str, queue_id: int, offset: int, result: GetMessageResult
-    ) -> None:
+        self, made: PopRound, topic: str, queue_id: int, offset: int, result: GetMessageResult
+    ) -> dict[int, int]:
         pop = made.pop
         info = self._order.popped(
             pop.attempt_id, topic, pop.consumer_group, queue_id, made.pop_time, pop.invisible_time,
             result.queue_offsets)
-        counts = info.consumed
-        made.order_counts += [
-            formats.queue_offset_order_count(topic, queue_id, at, count) for at, count in sorted(counts.items())]
-        # Older clients read only the count of the queue. It is 0 if a message was not popped before.
-        least = min(counts.values()) if len(counts) == len(result.queue_offsets) else 0
-        made.order_counts.append(formats.order_count(topic, queue_id, least))
         self._broker.offsets.commit(pop.consumer_group, topic, queue_id, offset)
+        return dict(info.consumed)
 
-    # -- answers
 
-    def _header(self, made: _Round) -> PopMessageResponseHeader:
-        return PopMessageResponseHeader(
-            made.pop_time, made.pop.invisible_time, made.revive_queue_id, made.rest + made.stopped,
-            ";".join(made.start_offsets), ";".join(made.offsets),
-            ";".join(made.order_counts) if made.pop.order else None)
+@final
+class PopMessageProcessor:
+    """The remoting edge of `PopService`."""
 
-    def _found(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
-        pop = made.pop
-        if made.rest:
-            self.polling.notify((pop.topic, pop.consumer_group, pop.queue_id))
+    def __init__(self, service: PopService, broker_name: str) -> None:
+        self.service = service
+        self._broker_name = broker_name
+
+    def register(self, server: RemotingServer) -> None:
+        """Register the requests that this processor serves."""
+        server.register(self.pop, RequestCode.POP_MESSAGE)
+
+    def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Return messages, or hold the pop until one arrives."""
+        caller = RemotingCaller(channel, request, self._answer)
+        return caller.answer(self.service.pop(request.read(PopMessageRequestHeader), caller))
+
+    def _answer(self, channel: Channel, request: RemotingCommand, popped: PopRound) -> Answer:
+        header = PopMessageResponseHeader(
+            popped.pop_time, popped.pop.invisible_time, popped.revive_queue_id, popped.rest + popped.stopped,
+            ";".join(formats.start_offset_info(taken.topic, taken.queue_id, taken.offset) for taken in popped.taken),
+            ";".join(formats.msg_offset_info(taken.topic, taken.queue_id, taken.found.queue_offsets)
+                     for taken in popped.taken),
+            ";".join(text for taken in popped.taken for text in _order_counts(taken)) if popped.pop.order else None)
+        if popped.code:
+            return request.answer(popped.code, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, header)
         answer = request.answer(
-            ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, self._header(made), b"".join(made.parts))
-        return when_durable(self._durable, channel, request, answer, made.until)
+            ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, header,
+            b"".join(self._records(popped, taken) for taken in popped.taken))
+        return when_durable(self.service.durable, channel, request, answer, popped.until)
 
-    def _empty(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
-        """Hold a pop, or answer that there is no message."""
-        pop, key = made.pop, (made.pop.topic, made.pop.consumer_group, made.pop.queue_id)
-        result = wait(
-            self._broker, self.polling, lambda: Waiter(Reply(channel, request), key, made.wanted), pop.born_time,
-            pop.poll_time,
-            lambda: made.rest > 0 or arrivals_of(self._broker, pop.topic, pop.consumer_group) != made.arrivals)
-        if result is PollResult.WAITS:
-            return None
-        code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
-        return request.answer(code, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, self._header(made))
+    def _records(self, popped: PopRound, taken: Taken) -> bytes:
+        """Return the messages of a queue; those of a retry topic as messages of the popped topic with receipts."""
+        pop, found = popped.pop, taken.found
+        if taken.topic == pop.topic:
+            return found.data
+        flag = formats.retry_flag(taken.topic)
+        return b"".join(
+            under_topic(record, pop.topic, ExtraInfo(
+                taken.offset, popped.pop_time, pop.invisible_time, popped.revive_queue_id, flag, self._broker_name,
+                taken.queue_id, at).encode())
+            for record, at in zip(found.records, found.queue_offsets, strict=True))
+
+
+def _order_counts(taken: Taken) -> Iterator[str]:
+    """Yield how often messages of an orderly pop were popped before, as RocketMQ writes it."""
+    topic, queue_id, counts = taken.topic, taken.queue_id, taken.counts
+    for at, count in sorted(counts.items()):
+        yield formats.queue_offset_order_count(topic, queue_id, at, count)
+    # Older clients read only the count of the queue. It is 0 if a message was not popped before.
+    least = min(counts.values()) if len(counts) == len(taken.found.queue_offsets) else 0
+    yield formats.order_count(topic, queue_id, least)

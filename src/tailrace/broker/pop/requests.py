@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -20,8 +20,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting import Channel
-from tailrace.requests.reply import Answer, Reply
+from tailrace.requests.caller import Caller
 
 __all__ = [
     "MAX_BYTES", "READ_BYTES", "WRONG_OFFSET", "Cold", "Round", "arrivals_of", "arrived_ms", "check_in_time",
@@ -38,6 +37,7 @@ READ_BYTES: Final = 256 * 1024
 WRONG_OFFSET: Final = frozenset({
     GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_FOUND_NULL})
 """Results of a read at an offset where a queue has no message and never will have one."""
+_Waiter = TypeVar("_Waiter", bound=Waiter)
 _Pop = PopMessageRequestHeader | PopLiteMessageRequestHeader
 _Header = TypeVar("_Header", PopMessageRequestHeader, PopLiteMessageRequestHeader)
 
@@ -61,8 +61,10 @@ class Round(Generic[_Header]):
     """Messages that were read from the disk for this run."""
     needs_disk: Cold | None = None
     """The first read of this run that needs the disk."""
-    parts: list[bytes] = field(default_factory=list)
     size: int = 0
+    """Bytes of the messages found."""
+    until: int = 0
+    """The answer waits until the log is durable up to this position; 0 if it waits for nothing."""
 
     def get(
         self, store: MessageStore, topic: str, queue_id: int, offset: int, most: int, wanted: MessageFilter
@@ -81,8 +83,11 @@ class Round(Generic[_Header]):
         return None
 
 
-def check_numbers(broker: BrokerContext, request: RemotingCommand, pop: _Pop, messages: int) -> None:
-    """Raise RefusalError for numbers that a pop cannot have; set its time of birth to that of its arrival."""
+def check_numbers(broker: BrokerContext, pop: _Pop, messages: int) -> None:
+    """Raise RefusalError for numbers that a pop cannot have; set its time of birth to that of its arrival.
+
+    The time of birth that a client sends is that of its own clock, which may be wrong by any amount.
+    """
     if not 1 <= messages <= POP_MAX:
         raise RefusalError(
             ResponseCode.INVALID_PARAMETER,
@@ -92,14 +97,11 @@ def check_numbers(broker: BrokerContext, request: RemotingCommand, pop: _Pop, me
         raise RefusalError(
             ResponseCode.INVALID_PARAMETER,
             f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
-    pop.born_time = arrived_ms(broker, request)
+    pop.born_time = broker.clock.now_ms()
 
 
 def arrived_ms(broker: BrokerContext, request: RemotingCommand) -> int:
-    """Return the time at which a request arrived, in ms, also in later runs of the same request.
-
-    The time of birth that a client sends is that of its own clock, which may be wrong by any amount.
-    """
+    """Return the time at which a request arrived, in ms, also in later runs of the same request."""
     found: int = getattr(request, "arrived_ms", 0)
     if not found:
         found = request.arrived_ms = broker.clock.now_ms()
@@ -107,7 +109,7 @@ def arrived_ms(broker: BrokerContext, request: RemotingCommand) -> int:
 
 
 def wait(
-    broker: BrokerContext, polling: LongPolling[Waiter], waiter: Callable[[], Waiter], arrived: int, poll_time: int,
+    broker: BrokerContext, polling: LongPolling[_Waiter], waiter: Callable[[], _Waiter], arrived: int, poll_time: int,
     has_grown: Callable[[], bool],
 ) -> PollResult:
     """Have a request that arrived at a time, in ms, wait for the rest of its ``poll_time``; see `LongPolling.poll`."""
@@ -146,13 +148,11 @@ def check_in_time(broker: BrokerContext, pop: _Pop) -> int:
 
 
 def read_cold(
-    broker: BrokerContext, channel: Channel, request: RemotingCommand, cold: Cold,
-    run_again: Callable[[Channel, RemotingCommand, Cold], Answer],
+    broker: BrokerContext, caller: Caller, pop: _Pop, cold: Cold, run_again: Callable[[Cold], object],
 ) -> None:
     """Have messages read in a thread, then run the pop again. Raises RefusalError if too many reads wait."""
     broker.cold_reads.submit(
-        Reply(channel, request), cold.read,
-        lambda result: run_again(channel, request, cold._replace(result=result)), request.ext["consumerGroup"])
+        caller.reply(), cold.read, lambda result: run_again(cold._replace(result=result)), pop.consumer_group)
 
 
 def pop_offset(

@@ -9,7 +9,7 @@ from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.pop.ack import AckMessageProcessor, AckService
 from tailrace.broker.pop.free_timers import FreeTimers
 from tailrace.broker.pop.inspect import PopInspectProcessor
-from tailrace.broker.pop.pop_message import PopMessageProcessor
+from tailrace.broker.pop.pop_message import PopMessageProcessor, PopService
 from tailrace.broker.pop.revive import PopReviveService
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
@@ -40,8 +40,10 @@ class PopConsumption:
                 self.order.clear(topic, group, queue_id)
         broker.state.on_loop.append(self.order.forget)
         revive_log = broker.revive_log
-        self.pops = PopMessageProcessor(broker, revive_log, self.order, durable)
-        self.polling = self.pops.polling
+        self.service = PopService(broker, revive_log, self.order, durable)
+        """Hands out messages for every protocol."""
+        self.pops = PopMessageProcessor(self.service, config.broker_name)
+        self.polling = self.service.polling
         self.acks = AckMessageProcessor(AckService(broker, revive_log, self.order, self.polling, durable))
         self.inspect = PopInspectProcessor(broker, self.order, self.polling)
         self._notifications = self.inspect.polling

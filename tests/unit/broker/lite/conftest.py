@@ -60,7 +60,7 @@ class LiteWorld:
         self.lite = pops.acks.service.lite = None
         self.lite = LiteTopics(broker, self.store.file_system)
         pops.acks.service.lite = self.lite.acks
-        pops.inspect.lite = self.lite.pops.notification
+        pops.inspect.lite = self.lite.service.notification
         self.inspect = pops.inspect
         self.acks, self.admin = pops.acks, AdminTopicsProcessor(broker)
         self.sends = SendMessageProcessor(

@@ -213,11 +213,11 @@ def test_a_notification_says_whether_a_client_has_messages(world):
 def test_a_notification_waits_for_a_message(world):
     world.subscribe("a", client="c")
     assert notify(world) is None
-    assert len(world.lite.pops.notifications) == 1
+    assert len(world.lite.service.notifications) == 1
     world.send("a", b"1")
     answer, = world.channel("c").sent
     assert answer.ext["hasMsg"] == "true"
-    assert len(world.lite.pops.notifications) == 0
+    assert len(world.lite.service.notifications) == 0
     assert bodies(world.pop("c")) == [b"1"]
     world.channel("c").sent.clear()
     assert notify(world, pollTime=2_000) is None

@@ -74,7 +74,7 @@ def ask(broker, kit, channel, people, store):
         except RefusalError as refusal:
             return request.refused(refusal)
         if answer is None:
-            broker.loop.run_until_complete(ends._task)
+            broker.loop.run_until_complete(ends.service._task)
             (answer,) = channel.sent[sent:]
         return kit.decoded(answer)
 

@@ -212,7 +212,7 @@ def test_a_pop_of_what_is_not_in_the_page_cache_is_read_in_a_thread(world, loop,
                 result.is_cold, result.record_count, result.data = True, 0, b""
             return result
 
-    monkeypatch.setattr(world.pop_part.pops, "_store", Cold())
+    monkeypatch.setattr(world.pop_part.service, "_store", Cold())
 
     async def pop():
         assert world.pop_answer() is None
@@ -334,7 +334,7 @@ def test_a_look_that_fails_wakes_the_request(world, loop, turns, monkeypatch):
 
     monkeypatch.setattr(world.store, "get_message", fails)
     polling = PopLongPollingService(
-        loop, world.broker_config, world.store, lambda channel, request: ran.append(request.opaque))
+        loop, world.broker_config, world.store, lambda waiter: ran.append(waiter.reply.request.opaque))
     sql = MessageFilter(properties=object())
     for opaque, group in ((1, "g"), (2, "h")):
         reply = Reply(world.channel, RemotingCommand(200_050, {}, opaque=opaque))

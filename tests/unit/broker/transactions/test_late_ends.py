@@ -31,7 +31,7 @@ def asked(world):
 
 def check_during_the_search(world, monkeypatch, count):
     """Let checks come between the search for a half message and its end."""
-    look = world.ends._look
+    look = world.ends.service._look
 
     def slow(part):
         found = look(part)
@@ -42,7 +42,7 @@ def check_during_the_search(world, monkeypatch, count):
                 world.checks.run_pass().send(None)
         return found
 
-    monkeypatch.setattr(world.ends, "_look", slow)
+    monkeypatch.setattr(world.ends.service, "_look", slow)
 
 
 def bodies(world):
