@@ -57,6 +57,12 @@ LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
 """Hosts that only this machine can reach, as they are mostly written."""
 ERROR_PERIOD_S: Final = 60.0
 NAMESRV_ADDR: Final = "namesrvAddr"
+SWITCH_S: Final = 0.001
+"""Seconds for which a thread that computes keeps the interpreter's lock while the event loop waits for it.
+
+The loop needs the lock after each call of the system, several times for a request. With the 5 ms of Python, a thread
+that encodes the tables of many topics and groups delayed every request by tens of milliseconds.
+"""
 """Setting that may contain the address of the name server of this process; errors name it."""
 
 
@@ -294,7 +300,7 @@ async def _serve_open_store(
         _leave_hint(hint, listeners)
     if http is not None:
         http.serving(controller)
-    gc.freeze()  # a full collection stops all threads; without the loaded objects it is shorter
+    prefer_event_loop()
     advertised = listeners.broker_address
     namesrv = listeners.namesrv_listen_address or controller.namesrv_address  # of this or another process
     say(f"ready broker={listeners.listen_address} namesrv={namesrv} "
@@ -318,6 +324,12 @@ async def _serve_open_store(
     if not store.read_only:
         with contextlib.suppress(OSError):  # it is only a hint, and the store has to be closed
             hint.unlink(missing_ok=True)
+
+
+def prefer_event_loop() -> None:
+    """Have the collector and the other threads of this process hold up the event loop for a short time only."""
+    gc.freeze()  # a full collection stops all threads; without the loaded objects it is shorter
+    sys.setswitchinterval(SWITCH_S)
 
 
 async def _serve_grpc(listener: GrpcListener, controller: BrokerController) -> GrpcServer:
