@@ -41,7 +41,7 @@ from tailrace.proxy.protocol import (
 )
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.proxy.renewal import Renewals
-from tailrace.proxy.settings import check_settings, filter_data, merged
+from tailrace.proxy.settings import check_settings, filter_data, of_consumer
 from tailrace.proxy.validation import check_group, check_invisible_time, check_topic
 
 __all__ = ["ReceiveMessageActivity"]
@@ -83,8 +83,8 @@ class ReceiveMessageActivity:
         client = self._clients.find(caller.client_id)
         if client is None:
             client = await self._took_from_request(caller, request)
-        settings = merged(self._broker, client.settings)
-        poll_ms = _poll_ms(request, context, settings, caller)
+        is_orderly, max_attempts = of_consumer(self._broker, client.settings)
+        poll_ms = _poll_ms(request, context, client.settings, caller)
         topic, group = check_topic(request.message_queue.topic), check_group(request.group)
         invisible_ms = millis(request.invisible_duration)
         if request.auto_renew:
@@ -109,14 +109,14 @@ class ReceiveMessageActivity:
         else:
             pop = PopMessageRequestHeader(
                 group, topic, ALL_QUEUES, batch, invisible_ms, poll_ms, now, FROM_END, wanted.expression_type,
-                wanted.sub_string, settings.subscription.fifo, attempt)
+                wanted.sub_string, is_orderly, attempt)
             code, found = await self._pop(caller, RequestCode.POP_MESSAGE, self._pops.pop, self._found, pop)
         if code == ResponseCode.POLLING_FULL:
             await self._end(context, status(Code.TOO_MANY_REQUESTS, "polling full"))
         elif code == ResponseCode.POLLING_TIMEOUT:
             await self._end(context, status(Code.MESSAGE_NOT_FOUND, "no new message"))
         else:
-            kept = self._keep(client, group, topic, wanted, settings.backoff_policy.max_attempts, found)
+            kept = self._keep(client, group, topic, wanted, max_attempts, found)
             await self._send(context, request, client, group, topic, kept)
 
     async def _took_from_request(self, caller: Caller, request: Any) -> Client:

@@ -12,7 +12,7 @@ from tailrace.proxy.clients import CONSUMERS, LITE
 from tailrace.proxy.protocol import Code, GrpcError, definition, duration, name_of
 from tailrace.proxy.validation import check_group, check_topic
 
-__all__ = ["check_bind_topic", "check_settings", "filter_data", "merged", "retry_delay_ms"]
+__all__ = ["check_bind_topic", "check_settings", "filter_data", "merged", "of_consumer", "retry_delay_ms"]
 
 _Types = definition.ClientType
 RETRY_DELAYS_MS: Final = tuple(
@@ -105,9 +105,7 @@ def merged(broker: BrokerContext, settings: Any) -> Any:
         made.publishing.validate_message_type = True
         made.publishing.max_body_size = limits.MAX_MESSAGE_SIZE
         return made
-    name = name_of(made.subscription.group)
-    group = broker.groups.select(name) or SubscriptionGroupConfig(group_name=name)
-    subscription = made.subscription
+    group, subscription = _group(broker, made), made.subscription
     subscription.fifo = group.consume_message_orderly
     subscription.receive_batch_size = limits.RECEIVE_BATCH_SIZE
     subscription.lite_subscription_quota = group.lite_client_quota
@@ -123,6 +121,20 @@ def merged(broker: BrokerContext, settings: Any) -> Any:
     else:
         made.backoff_policy.customized_backoff.next.extend(map(duration, _customized(policy)))
     return made
+
+
+def of_consumer(broker: BrokerContext, settings: Any) -> tuple[bool, int]:
+    """Return of merged settings what a receive needs: whether the group is in order, and its greatest attempts."""
+    if settings.HasField("publishing"):
+        made = merged(broker, settings)
+        return bool(made.subscription.fifo), int(made.backoff_policy.max_attempts)
+    group = _group(broker, settings)
+    return group.consume_message_orderly, group.retry_max_times + 1
+
+
+def _group(broker: BrokerContext, settings: Any) -> SubscriptionGroupConfig:
+    name = name_of(settings.subscription.group)
+    return broker.groups.select(name) or SubscriptionGroupConfig(group_name=name)
 
 
 def retry_delay_ms(group: SubscriptionGroupConfig, reconsume_times: int) -> int:

@@ -8,7 +8,7 @@ pytest.importorskip("rocketmq.grpc_protocol")
 
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.proxy.protocol import Code, GrpcError, definition
-from tailrace.proxy.settings import filter_data, merged, retry_delay_ms
+from tailrace.proxy.settings import filter_data, merged, of_consumer, retry_delay_ms
 
 
 def group(**policy):
@@ -31,6 +31,18 @@ def test_the_back_off_is_that_of_the_group():
     policy = merged_for(group(type="EXPONENTIAL", exponentialRetryPolicy=own))
     backoff = policy.backoff_policy.exponential_backoff
     assert (backoff.initial.nanos, backoff.max.seconds, backoff.multiplier) == (100_000_000, 9, 3)
+
+
+@pytest.mark.parametrize("config", [
+    None, group(), SubscriptionGroupConfig(group_name="g", consume_message_orderly=True, retry_max_times=0)])
+@pytest.mark.parametrize("is_producer", [False, True])
+def test_a_receive_uses_what_the_client_was_told(config, is_producer):
+    broker = SimpleNamespace(groups=SimpleNamespace(select=lambda _: config))
+    settings = definition.Settings(subscription=definition.Subscription(group=definition.Resource(name="g")))
+    if is_producer:
+        settings = definition.Settings(publishing=definition.Publishing())
+    told = merged(broker, settings)
+    assert of_consumer(broker, settings) == (told.subscription.fifo, told.backoff_policy.max_attempts)
 
 
 @pytest.mark.parametrize(("policy", "times", "ms"), [
