@@ -44,7 +44,7 @@ from tailrace.node.topic_config import (
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.bodies import json_object, objects_in, texts_in
 from tailrace.requests.config_changes import Change, creates_missing
-from tailrace.requests.reply import Answer
+from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["AdminTopicsProcessor", "check_topic_name"]
 
@@ -140,9 +140,7 @@ class AdminTopicsProcessor:
 
     def update_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Create or change several topics: request 18. Either all of them change or none."""
-        configs = [
-            TopicConfig.from_json(v)
-            for v in objects_in(json_object(request), "topicConfigList", LIST_MAX)]
+        configs: list[TopicConfig] = []
 
         def merged(config: TopicConfig, present: TopicConfig | None) -> TopicConfig:
             changes = ",".join(  # in the form of request 17: +name=value, or -name
@@ -150,7 +148,8 @@ class AdminTopicsProcessor:
             return replace(config, attributes=merged_attributes(
                 present.attributes if present else {}, changes, creating=present is None))
 
-        for config in configs:
+        def check(value: dict[str, Any]) -> None:
+            config = TopicConfig.from_json(value)
             try:
                 first = merged(config, self._broker.topics.select(config.topic_name))
             except ValueError as error:
@@ -161,8 +160,13 @@ class AdminTopicsProcessor:
             check_shape(first)
             self._check_type(first, ",".join(config.attributes))
             self._check_retention(channel, request, first)
-        return self._put_topics(
-            channel, request, [(config.topic_name, partial(merged, config)) for config in configs])
+            configs.append(config)
+
+        return in_turns(
+            self._broker.loop, partial(Reply, channel, request),
+            map(check, objects_in(json_object(request), "topicConfigList", LIST_MAX)),
+            lambda: self._put_topics(
+                channel, request, [(config.topic_name, partial(merged, config)) for config in configs]))
 
     def _put_topics(
         self, channel: Channel, request: RemotingCommand,
@@ -344,24 +348,30 @@ class AdminTopicsProcessor:
     def _update_groups(
         self, channel: Channel, request: RemotingCommand, values: list[dict[str, Any]]
     ) -> Answer:
-        configs = [SubscriptionGroupConfig.from_json(v) for v in values]
-        for config in configs:
+        groups, configs = self._broker.groups, list[SubscriptionGroupConfig]()
+
+        def check(value: dict[str, Any]) -> None:
+            config = SubscriptionGroupConfig.from_json(value)
             if reason := validate_group(config.group_name) or unreadable_by_java(config):
                 raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
-            if self._broker.groups.is_lmq(config.group_name):  # RocketMQ ignores the change
+            if groups.is_lmq(config.group_name):  # RocketMQ ignores the change
                 raise RefusalError(
                     ResponseCode.INVALID_PARAMETER,
                     f"The group[{config.group_name}] is an LMQ group: it exists without a config.")
             try:
-                _merged_group(config, self._broker.groups.select(config.group_name))
+                _merged_group(config, groups.select(config.group_name))
             except ValueError as error:
                 raise RefusalError(
                     ResponseCode.SYSTEM_ERROR, f"{config.group_name}: {error}") from error
-        groups = self._broker.groups
-        change = Change(groups, lambda draft: groups.put_all(
-            draft, [_merged_group(config, draft.get(config.group_name)) for config in configs]),
-            creates=[config.group_name for config in configs])
-        return self._broker.changes.apply(channel, request, [change], request.answer)
+            configs.append(config)
+
+        def apply() -> Answer:
+            change = Change(groups, lambda draft: groups.put_all(
+                draft, [_merged_group(config, draft.get(config.group_name)) for config in configs]),
+                creates=[config.group_name for config in configs])
+            return self._broker.changes.apply(channel, request, [change], request.answer)
+
+        return in_turns(self._broker.loop, partial(Reply, channel, request), map(check, values), apply)
 
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return all groups, or a page of them: request 201."""

@@ -268,21 +268,39 @@ class ClientManageProcessor:
         self._broker.offsets.commit(group, topic, queue_id, header.commit_offset)
         return request.answer()
 
-    def lock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def lock_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Lock queues for orderly consumption: request 41. The answer lists the locked queues."""
-        group, client_id, queues = self._own_queues(channel, request)
-        taken = self._broker.locks.try_lock(group, client_id, queues, channel)
-        return request.answer(body=fastjson.dumps({"lockOKMQSet": taken}))
+        def lock(group: str, client_id: str, queues: list[dict[str, Any]]) -> RemotingCommand:
+            taken = self._broker.locks.try_lock(group, client_id, queues, channel)
+            return request.answer(body=fastjson.dumps({"lockOKMQSet": taken}))
 
-    def unlock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        return self._with_queues(channel, request, lock)
+
+    def unlock_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Unlock queues: request 42."""
-        self._broker.locks.unlock(*self._own_queues(channel, request))
-        return request.answer()
+        def unlock(group: str, client_id: str, queues: list[dict[str, Any]]) -> RemotingCommand:
+            self._broker.locks.unlock(group, client_id, queues)
+            return request.answer()
 
-    def _own_queues(self, channel: Channel, request: RemotingCommand) -> tuple[str, str, list[dict[str, Any]]]:
-        group, client_id, queues = _queues_to_lock(request)
-        self._broker.client_ids.check(channel, request, client_id)
-        return group, client_id, queues
+        return self._with_queues(channel, request, unlock)
+
+    def _with_queues(
+        self, channel: Channel, request: RemotingCommand,
+        then: Callable[[str, str, list[dict[str, Any]]], RemotingCommand],
+    ) -> Answer:
+        """Return the answer of ``then`` for group, client id and queues, which are checked before in turns."""
+        data = json_object(request)
+        group, client_id = text_in(data, "consumerGroup"), text_in(data, "clientId")
+        if reason := validate_group(group):
+            raise MessageIllegalError("body", f"consumerGroup: {reason}")
+        queues = objects_in(data, "mqSet", LOCKED_MAX)
+
+        def answer() -> RemotingCommand:
+            self._broker.client_ids.check(channel, request, client_id)
+            return then(group, client_id, queues)
+
+        return in_turns(
+            self._broker.loop, partial(Reply, channel, request), _check_queues(client_id, queues), answer)
 
 
 def _creation(manager: ConfigManager[Any, Any], edits: dict[str, Edit]) -> Change:
@@ -299,15 +317,10 @@ def _beat_answer(request: RemotingCommand, *, sub_changed: bool) -> RemotingComm
     )
 
 
-def _queues_to_lock(request: RemotingCommand) -> tuple[str, str, list[dict[str, Any]]]:
-    """Return group, client id and queues of a request to lock or unlock. Raises MessageIllegalError."""
-    data = json_object(request)
-    group, client_id = text_in(data, "consumerGroup"), text_in(data, "clientId")
-    if reason := validate_group(group):
-        raise MessageIllegalError("body", f"consumerGroup: {reason}")
-    queues = objects_in(data, "mqSet", LOCKED_MAX)
+def _check_queues(client_id: str, queues: list[dict[str, Any]]) -> Iterator[None]:
+    """Check one queue of a request to lock or unlock after the other. Raises MessageIllegalError."""
     for queue in queues:
         names = client_id, text_in(queue, "topic"), text_in(queue, "brokerName")
         if max(map(len, names)) > CLIENT_ID_MAX or not 0 <= number_in(queue, "queueId", -1) < INT32:
             raise MessageIllegalError("body", "mqSet has a queue with a name or number out of range")
-    return group, client_id, queues
+        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import re
 import struct
@@ -423,3 +424,29 @@ def test_a_wrong_type_anywhere_in_a_body_is_one_error_that_names_it(tmp_path, ca
     lines = [r for r in caplog.records if r.getMessage().startswith("request failed")]
     assert len(lines) == 1
     assert not lines[0].exc_text
+
+
+QUEUES = {"consumerGroup": "g", "clientId": "c", "mqSet": [
+    {"topic": "t", "brokerName": "b", "queueId": queue} for queue in range(9)]}
+
+
+@pytest.mark.parametrize(("code", "body"), [
+    (41, QUEUES), (42, QUEUES), (225, {"groupConfigList": [{"groupName": f"n{number}"} for number in range(9)]}),
+    (18, {"topicConfigList": [
+        {"topicName": f"n{number}", "readQueueNums": 1, "writeQueueNums": 1} for number in range(9)]})])
+def test_the_members_of_a_list_are_checked_in_turns_of_the_event_loop(broker, kit, channel, monkeypatch, code, body):
+    """Other requests are served between them, however many there are; here each turn has time for one member."""
+    clients, admin = ClientManageProcessor(broker), AdminTopicsProcessor(broker)
+    serve = {41: clients.lock_batch, 42: clients.unlock_batch, 18: admin.update_topics, 225: admin.update_groups}[code]
+    turns, times = [], itertools.count()
+
+    async def run():
+        assert serve(channel, kit.request(code, body=json.dumps(body).encode())) is None
+        while not channel.sent:
+            turns.append(None)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(broker.loop, "time", lambda: next(times))
+    broker.loop.run_until_complete(run())
+    assert [answer.code for answer in channel.sent] == [0]
+    assert len(turns) >= 8
