@@ -113,13 +113,12 @@ class PopInspectProcessor:
         def look() -> Iterator[None]:
             nonlocal found
             for key in self._queues(group, topic, queue_id):
-                if header.order and self._order.is_blocked(header.attempt_id, key[0], group, key[1], 0):
-                    continue
-                found = self._has_message(
-                    group, key, own_messages(key[0], group, wanted if key[0] == topic else EVERYTHING))
-                if found:
-                    return
-                yield
+                if not (header.order and self._order.is_blocked(header.attempt_id, key[0], group, key[1], 0)):
+                    found = self._has_message(
+                        group, key, own_messages(key[0], group, wanted if key[0] == topic else EVERYTHING))
+                    if found:
+                        return
+                yield  # also after a queue that is blocked: all of them may be
 
         def answer() -> Answer:
             result = PollResult.TIMEOUT if found else wait(

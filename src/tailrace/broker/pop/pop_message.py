@@ -53,6 +53,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
@@ -149,7 +150,8 @@ class PopService:
         now = check_in_time(self._broker, pop)
         refuse_shared(self._broker.control, caller, pop.topic, pop.consumer_group)
         check_writable(self._broker)
-        check_poppable(check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id))
+        topic = check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id)
+        check_poppable(topic)
         wanted = filter_of(self._broker, pop.topic, pop.consumer_group, pop.exp_type, pop.exp)
         revive_queue_id = ORDER_REVIVE_QUEUE
         if not pop.order:
@@ -158,11 +160,12 @@ class PopService:
         made = PopRound(
             pop, now, cold, wanted=wanted, revive_queue_id=revive_queue_id,
             arrivals=arrivals_of(self._broker, pop.topic, pop.consumer_group))
-        return in_turns(self._broker.loop, caller.reply, self._look(made), partial(self._end, made, caller))
+        return in_turns(
+            self._broker.loop, caller.reply, self._look(made, topic), partial(self._end, made, caller))
 
-    def _look(self, made: PopRound) -> Iterator[None]:
+    def _look(self, made: PopRound, popped: TopicConfig) -> Iterator[None]:
         """Take messages from one queue after the other."""
-        for topic, queue_id in self._queues(made.pop, made.cold):
+        for topic, queue_id in self._queues(made.pop, popped, made.cold):
             try:
                 self._pop_queue(made, topic, queue_id)
             except (OSError, StoreError) as error:  # what was taken from other queues is answered
@@ -194,34 +197,33 @@ class PopService:
 
     # -- its queues
 
-    def _queues(self, pop: PopMessageRequestHeader, cold: Cold | None) -> Iterator[_Key]:
+    def _queues(self, pop: PopMessageRequestHeader, topic: TopicConfig, cold: Cold | None) -> Iterator[_Key]:
         """Yield the queues to pop from, in order."""
         if cold is not None:
             yield cold.key
         draw = looks_first = self._broker.entropy.randrange(100)
         retry_probability = self._broker.config.pop_from_retry_probability
-        if draw < self._priority_factor(pop):
+        if draw < self._priority_factor(pop, topic):
             draw, retry_probability = 0, self._broker.config.pop_from_retry_probability_for_priority
         normal = [(pop.topic, pop.queue_id)]
         if pop.queue_id == ALL_QUEUES:
-            normal = self._turned(pop.topic, draw)
+            normal = self._turned(pop.topic, topic, draw)
         retries = [] if pop.order else [
-            key for topic in retry_topics(self._broker, pop.topic, pop.consumer_group, looks_first)
-            for key in self._turned(topic, draw)]
+            key for name in retry_topics(self._broker, pop.topic, pop.consumer_group, looks_first)
+            for key in self._turned(name, self._broker.topics.select(name), draw)]
         if looks_first < retry_probability:
             yield from (*retries, *normal)
         else:
             yield from (*normal, *retries)
 
-    def _priority_factor(self, pop: PopMessageRequestHeader) -> int:
+    def _priority_factor(self, pop: PopMessageRequestHeader, topic: TopicConfig) -> int:
         """Return the share of pops, in percent, that take the queues in the order of their priorities."""
-        topic, group = self._broker.topics.select(pop.topic), self._broker.groups.select(pop.consumer_group)
-        if pop.order or topic is None or group is None or topic.attributes.get("message.type") != "PRIORITY":
+        if pop.order or topic.attributes.get("message.type") != "PRIORITY":
             return 0
-        return group.priority_factor
+        group = self._broker.groups.select(pop.consumer_group)
+        return 0 if group is None else group.priority_factor
 
-    def _turned(self, topic: str, draw: int) -> list[_Key]:
-        config = self._broker.topics.select(topic)
+    def _turned(self, topic: str, config: TopicConfig | None, draw: int) -> list[_Key]:
         # A topic that does not exist counts as one queue, so that its first message wakes a waiting pop.
         count = 1 if config is None else config.read_queue_nums
         places = range(count)
@@ -235,8 +237,9 @@ class PopService:
         if (topic, queue_id) in made.looked_at:  # a queue that was read from the disk comes first, and then again
             return
         made.looked_at.add((topic, queue_id))
-        end = store.queue_of(topic, queue_id).max
-        if end <= store.queue_of(topic, queue_id).begin_of_life and self._broker.topics.select(topic) is None:
+        queue = store.queue_of(topic, queue_id)
+        end = queue.max
+        if end <= queue.begin_of_life and self._broker.topics.select(topic) is None:
             return
         group = pop.consumer_group
         offset = pop_offset(

@@ -177,11 +177,11 @@ def _init_offset(broker: BrokerContext, topic: str, queue_id: int, *, from_end: 
 
     With initPopOffsetByCheckMsgInMem a queue whose first message is in memory is read from its start.
     """
-    store = broker.store
-    low = store.queue_of(topic, queue_id).min
+    queue = broker.store.queue_of(topic, queue_id)
+    low = queue.min
     if not from_end or (
-        low == store.queue_of(topic, queue_id).begin_of_life and broker.config.init_pop_offset_by_check_msg_in_mem
-        and not store.get_message(topic, queue_id, low, 1, only_cached=True).is_cold
+        low == queue.begin_of_life and broker.config.init_pop_offset_by_check_msg_in_mem
+        and not broker.store.get_message(topic, queue_id, low, 1, only_cached=True).is_cold
     ):
         return low
-    return max(low, store.queue_of(topic, queue_id).max - 1)
+    return max(low, queue.max - 1)

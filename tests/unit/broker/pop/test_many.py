@@ -7,8 +7,30 @@ import tracemalloc
 import pytest
 
 from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.node.topic_config import TopicConfig
 
 COUNT = 30_000
+QUEUES = 500
+
+
+@pytest.mark.parametrize(("is_new", "most"), [(True, 2), (False, 1)])
+def test_a_pop_looks_a_queue_up_once_and_for_a_new_group_twice(world, monkeypatch, is_new, most):
+    """A topic may have 16,384 queues, and a pop asks each of them how many messages are left."""
+    world.store.topics.update(TopicConfig(topic_name="wide", read_queue_nums=QUEUES, write_queue_nums=QUEUES))
+    world.send(topic="wide")
+    if not is_new:
+        world.pop(topic="wide")
+        world.send(topic="wide")
+    found, queue_of = [], world.store.queue_of
+
+    def counted(topic, queue_id):
+        found.append(topic)
+        return queue_of(topic, queue_id)
+
+    monkeypatch.setattr(world.store, "queue_of", counted)
+    assert len(world.pop(topic="wide")) == 1
+    assert found.count("wide") <= most * QUEUES
+    assert len(found) - found.count("wide") <= 2, "the retry topics of the group do not exist"
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 
 import pytest
 from patience import until
@@ -153,6 +154,24 @@ def test_many_woken_pops_take_turns_with_other_requests(loop, kit):
     assert 0 < len(served) <= 256
     assert len(began) == 1000
     assert min(began) == 1, "the request counts when it is told that it waits"
+
+
+def test_a_notification_looks_at_blocked_queues_in_turns(world, loop, monkeypatch):
+    world.broker.groups.find_or_create("g")
+    monkeypatch.setattr(world.pop_part.order, "is_blocked", lambda *_: True)
+    turns, times = [], itertools.count()
+
+    async def run():
+        assert world.ask(world.pop_part.inspect.notification, {
+            "consumerGroup": "g", "topic": "orders", "queueId": -1, "pollTime": 0, "bornTime": 0, "order": "true"},
+            code=200_054) is None
+        while not world.channel.sent:
+            turns.append(None)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(loop, "time", lambda: next(times))
+    loop.run_until_complete(run())
+    assert len(turns) >= 2, "a turn for each queue of the topic"
 
 
 @pytest.fixture
