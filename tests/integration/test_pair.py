@@ -7,14 +7,13 @@ import json
 
 import pytest
 from java_peer import free_port
-from pair_world import MASTER, SIZES, SLAVE, Member, command, running, same
+from pair_world import MASTER, SIZES, SLAVE, Member, ask, command, pull, running, same
 from patience import until_async
 from static_topics import bodies, item, mapping, pull_ext, set_mapping
 
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.node.topic_config import TopicConfig
 from tailrace.properties import parse_properties
-from tailrace.remoting.client import RemotingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -184,22 +183,6 @@ def test_a_reset_moves_the_store_of_a_slave_aside_and_it_copies_again(tmp_path, 
                 assert json.loads(json.dumps(second.slave.runtime_info()))["haClientRuntimeInfo"]["reason"] == ""
 
     asyncio.run(test())
-
-
-async def ask(address, code, ext=None, body=b"", timeout_ms=5000):
-    client = RemotingClient()
-    try:
-        return await client.invoke(
-            address, code, {name: str(value) for name, value in (ext or {}).items()}, body, timeout_ms=timeout_ms)
-    finally:
-        await client.close()
-
-
-def pull(address, offset, *, queue_id=0, wait_ms=300):
-    return ask(address, 11, {
-        "consumerGroup": "g", "topic": "t", "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 32,
-        "sysFlag": 2 | 4, "commitOffset": 0, "suspendTimeoutMillis": wait_ms, "subscription": "*", "subVersion": 0,
-        "expressionType": "TAG"})
 
 
 def test_a_slave_serves_readers_and_moves_none_back(tmp_path):

@@ -16,6 +16,7 @@ from tailrace.broker.controller import BrokerController
 from tailrace.cli import main
 from tailrace.config import BrokerConfig, BrokerRole
 from tailrace.model import MessageExtBrokerInner
+from tailrace.remoting.client import RemotingClient
 
 SIZES = {
     "mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 20 * 500, "maxHashSlotNum": 64,
@@ -115,3 +116,19 @@ async def command(capfd, monkeypatch, *arguments):
     printed = capfd.readouterr()
     assert "Traceback" not in printed.err, printed.err
     return code, [json.loads(line) for line in printed.out.splitlines() if line.startswith("{")], printed.err
+
+
+async def ask(address, code, ext=None, body=b"", timeout_ms=5000):
+    client = RemotingClient()
+    try:
+        return await client.invoke(
+            address, code, {name: str(value) for name, value in (ext or {}).items()}, body, timeout_ms=timeout_ms)
+    finally:
+        await client.close()
+
+
+def pull(address, offset, *, queue_id=0, wait_ms=300):
+    return ask(address, 11, {
+        "consumerGroup": "g", "topic": "t", "queueId": queue_id, "queueOffset": offset, "maxMsgNums": 32,
+        "sysFlag": 2 | 4, "commitOffset": 0, "suspendTimeoutMillis": wait_ms, "subscription": "*", "subVersion": 0,
+        "expressionType": "TAG"})

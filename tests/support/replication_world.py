@@ -48,6 +48,7 @@ from tailrace.env.supervision import FAILURES
 from tailrace.errors import RemotingError, ReplicationError
 from tailrace.formats.ha import REPORT
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.ha.log_gaps import SEAL
 from tailrace.ha.slave import SlaveState
 from tailrace.ha.slave_repair import follow_master
 from tailrace.node.message_store import MessageStore
@@ -278,7 +279,7 @@ class World(Clients, Checks):
 
     async def _repair(self, node):
         """Run ``repair --follow-master`` on a stopped slave."""
-        if node.damaged or "dispatch stopped" in node.slave.why:
+        if node.damaged or any(text in node.slave.why for text in ("dispatch stopped", SEAL)):
             await self._seal(node)
         master = self.master
         if node.life is not None:
@@ -316,7 +317,7 @@ class World(Clients, Checks):
         await self._stop(master)
         store_config, broker_config = master.configs()
         MessageStore.open(ROOT, config=store_config, broker_config=broker_config, parts=StoreParts(
-            clock=master.clock, file_system=master.files, services=False, seal_damage=True,
+            clock=master.clock, file_system=master.files, services=False, rebuild=True, seal_damage=True,
             entropy=SeededEntropy(1))).close()
         master.files = master.files.killed()
         for other in self.slaves:

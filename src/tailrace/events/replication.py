@@ -36,3 +36,8 @@ ONE_REPLICA_IS_ENOUGH: Final = event(
 MEMBERS_ARE_UNKNOWN: Final = event(
     "warning", "cannot ask a name server for the brokers of this name", "address reason",
     "Only known slaves may connect.", do="Start the name server.")
+THE_LOG_HAS_GAPS: Final = event(
+    "error", "the log of this master has gaps, slaves stop there", "phy_offset count",
+    "The first one begins at `phy_offset`.", do="See [`gap`](../how-to/cluster.md#when-a-slave-stops).")
+GAPS_OF_THE_LOG_ARE_NOT_KNOWN: Final = event(
+    "warning", "cannot look for gaps of the log", "cause", "Slaves may stop at one.", do="Run `tailrace verify STORE`.")

@@ -40,3 +40,6 @@ METADATA_IS_COPIED: Final = event(
 METADATA_CANNOT_BE_COPIED: Final = event(
     "warning", "metadata cannot be copied from the master", "address kind cause", "It is tried again.",
     do="Remove the cause.")
+USERS_ARE_NOT_COPIED: Final = event(
+    "warning", "users and permissions are not copied from the master", "address cause",
+    "Those of this slave stay.", do="Remove the cause, or set the same at both.")

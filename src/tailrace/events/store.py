@@ -230,7 +230,7 @@ DAMAGE_IS_SEALED: Final = event(
     "A Java broker reads on after it.", do="Nothing.")
 DAMAGE_IS_TOO_SMALL_TO_BE_SEALED: Final = event(
     "warning", "damage is too small to be sealed", "phy_offset length",
-    "A Java broker ends the log here.", do="Do not use a Java broker there.")
+    "Java brokers and slaves stop here.", do="Do not use them there.")
 QUEUE_FILES_ARE_REMOVED: Final = event(
     "warning", "queue files are removed, to be rebuilt", "topic queue_id cause",
     "They cannot be used.", do="Nothing.")

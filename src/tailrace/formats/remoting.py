@@ -241,6 +241,8 @@ class RequestCode(enum.IntEnum):
     """A request that only Tailrace has: sync the log, so that readers of the directory see every message."""
     GET_SLAVE_STATE = 329_004
     """A request that only Tailrace has, of a slave: topics that were deleted, and pops in order."""
+    GET_SLAVE_USERS = 329_005
+    """A request that only Tailrace has, of a slave: users with passwords, and permissions; only over TLS."""
 
 
 class RemotingCommand:

@@ -1,14 +1,18 @@
-"""Copy of a master's topics, groups and offsets to its slave (SlaveSynchronize), by requests that every broker answers.
+"""Copy of the topics, groups, offsets and users of a master to its slave (SlaveSynchronize).
+
+All but the last of these are requests that every broker answers.
 
 Rules of the copy:
   SM1  Offsets and pops in order name messages. They are applied when this log has everything that the master had when
-       it sent them.
+       it sent them, and none past the end of its queue here. The next copy brings what was left out.
   SM2  A table is replaced as a whole, and only if its pages add up to the total that the master names.
   SM3  Consumer offsets are the master's. If a consumer has committed here since the last copy, the larger one stays
        until the master's has passed it.
   SM7  Topics that the master has deleted are deleted here, with the messages from before its deletion, when this log
        has all of these. A Tailrace master sends where the lives of topics have ended. Of a RocketMQ master, a topic
        that is missing in its table has no message before the end that its log had before it sent the table.
+  SM8  Nothing is copied before the comparison with the master has succeeded, nor after one that has not: of another
+       cluster, or of a log that differs, positions mean other messages.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, NamedTuple, final
 
 from tailrace import events
@@ -25,9 +30,11 @@ from tailrace.errors import RemotingCommandError, RemotingError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.ha.offset_caps import WAITS
 from tailrace.ha.slave import Slave
 from tailrace.ha.slave_comparison import Run
 from tailrace.ha.slave_topics import SlaveTopics
+from tailrace.ha.user_copy import COPIED, AccessTables, copy_users
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -52,6 +59,8 @@ _TICK_S: Final = 3.0
 _TIMEOUT_MS: Final = 30_000
 _ENTRIES: Final = 2000
 """Entries of a page (splitMetadataSize)."""
+_SLICE: Final = 200
+"""Topics and groups whose offsets are merged before the event loop does something else."""
 Offsets = dict[str, dict[int, int]]
 
 
@@ -68,6 +77,8 @@ class Tables:
     deletion: Deletion
     orders: Callable[[], ConsumerOrderInfoManager | None]
     """Returns the pops in order, once there are any."""
+    access: AccessTables | None = None
+    """Users and permissions; None if clients need no user here."""
 
 
 class _Positions(NamedTuple):
@@ -121,7 +132,7 @@ class MetadataCopy:
         slave.on_master.append(self._now)
 
     def start(self) -> None:
-        """Copy as soon as the master is known, then each minute."""
+        """Copy as soon as the master is known and fits, then each minute."""
         self._task = asyncio.get_running_loop().create_task(supervised("SlaveSynchronize", self._step))
 
     async def stop(self) -> None:
@@ -139,7 +150,11 @@ class MetadataCopy:
 
     async def _step(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._slave.master_address and loop.time() >= self._due_s:
+        if not self._slave.fits:  # SM8
+            self._pending.clear()
+            self._ended.clear()
+            self._due_s = 0.0
+        elif loop.time() >= self._due_s:
             self._due_s = loop.time() + PERIOD_S
             await self.copy_all()
         elif self._slave.master_address:
@@ -157,7 +172,7 @@ class MetadataCopy:
         """Copy every table once. A part that fails stays as it is, and the next ones are copied."""
         parts: tuple[tuple[str, Callable[[], Any]], ...] = (
             ("topics", self._copy_topics), ("groups", self._copy_groups), ("modes", self._copy_modes),
-            ("offsets", self._copy_positions))
+            ("offsets", self._copy_positions), ("users", self._copy_users))
         good = True
         for kind, copy in parts:
             try:
@@ -278,15 +293,24 @@ class MetadataCopy:
             raise TypeError(f"the answer of the master has no {member}")
         await self._run(lambda: table.copy_from(found))
 
+    async def _copy_users(self) -> None:
+        if (access := self._tables.access) is None:
+            return
+        slave = self._slave
+        found = await copy_users(self._client, slave.master_address, access, self._run)
+        if found not in {COPIED, slave.users}:
+            events.USERS_ARE_NOT_COPIED.log(_log, address=slave.master_address, cause=found)
+        slave.users, access.are_copied = found, found == COPIED
+
     # -- positions
 
     async def _copy_positions(self) -> None:
-        consumers, _ = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET)
-        delays, _ = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET)
+        consumers, _ = await self._ask(RequestCode.GET_ALL_CONSUMER_OFFSET, {WAITS: "true"})
+        delays, _ = await self._ask(RequestCode.GET_ALL_DELAY_OFFSET, {WAITS: "true"})
         until = await self._ask_end()
         offsets = {
             str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()}
-            for key, queues in (consumers.get("offsetTable") or {}).items()}
+            for key, queues in (consumers.get("offsetTable") or {}).items() if "@" in key}
         for key, offset in (consumers.get("lmqOffsetTable") or {}).items():  # with enableLmq
             offsets[str(key)] = {LMQ_QUEUE_ID: int(offset)}
         self._slave.note_master(until)
@@ -306,21 +330,37 @@ class MetadataCopy:
             return
         newest = ready[-1]
         self._pending = [one for one in self._pending if one not in ready]
-        offsets = self._tables.offsets
-        own = {key: dict(queues) for key, queues in list(offsets.table.items())}
-        merged = merged_offsets(own, self._applied, newest.consumers)
-        self._applied = {
-            key: {
-                queue_id: offset if merged[key][queue_id] == offset else -1  # -1: one of this slave stays
-                for queue_id, offset in queues.items()}
-            for key, queues in newest.consumers.items()}
-        await self._run(lambda: offsets.change(lambda draft: draft.put_all(merged)))
-        if newest.orders and (orders := self._tables.orders()) is not None:
-            orders.take(newest.orders)
-        timers = self._tables.timers
+        try:
+            await self._take_offsets(newest.consumers)
+            if newest.orders and (orders := self._tables.orders()) is not None:
+                orders.take(newest.orders, self._end_of)
+            await self._run(partial(self._tables.timers.take_delay_offsets, newest.delays))
+        except (StoreError, OSError, ValueError, TypeError) as error:
+            self._failed("offsets", error)
 
-        def take_delays() -> None:
-            timers.delay_offsets.copy_from(newest.delays)
-            timers.schedule.load()
+    async def _take_offsets(self, theirs: Offsets) -> None:
+        """Commit the offsets of the master by SM3, in the thread in which consumers commit, then write the file.
 
-        await self._run(take_delays)
+        Between the look at an offset and its commit nothing else runs, so a commit of a consumer is never overwritten.
+        """
+        offsets, before, applied = self._tables.offsets, self._applied, Offsets()
+        keys = list(theirs)
+        for start in range(0, len(keys), _SLICE):
+            part = {
+                key: {queue_id: min(offset, self._end_of(key.partition("@")[0], queue_id))
+                      for queue_id, offset in theirs[key].items()}
+                for key in keys[start : start + _SLICE]}
+            merged = merged_offsets({key: offsets.table.get(key, {}) for key in part}, before, part)
+            for key, queues in merged.items():
+                topic, _, group = key.partition("@")
+                for queue_id, offset in queues.items():
+                    offsets.commit(group, topic, queue_id, offset)
+                applied[key] = {
+                    queue_id: offset if queues[queue_id] == offset else -1  # -1: one of this slave stays
+                    for queue_id, offset in part[key].items()}
+            await asyncio.sleep(0)
+        self._applied = applied
+        await self._run(offsets.persist_if_changed)
+
+    def _end_of(self, topic: str, queue_id: int) -> int:
+        return self._store.queue_of(topic, queue_id).max

@@ -3,6 +3,8 @@
 Rules:
   RP3  A report counts only if the master has sent that much, or the slave had it when it connected (H2).
   RP4  A host has as many connections as slaves; a newer connection replaces the oldest one (H11).
+  RP5  A slave copies a timer checkpoint only if it is connected and has the log of the checkpoint (SM4). Of a host with
+       several slaves, all must be connected, because a request does not say which of them sent it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from tailrace.env.clock import Clock
 from tailrace.errors import RemotingFrameError
 from tailrace.formats.timercheckpoint import TimerCheckpointFields
 from tailrace.ha.comparison import Verdict
+from tailrace.ha.log_gaps import SEAL
 from tailrace.ha.timer_positions import TimerPositions
 from tailrace.store.default_message_store import DefaultMessageStore
 
@@ -85,6 +88,8 @@ class Replicas:
         self._store = store
         self._config = store.config
         self._all: dict[Replica, None] = {}
+        self._slaves_of: dict[str, int] = {}
+        """Number of slaves by host, as it was when one of them connected last."""
         self.opened_at: Final = store.commit_log.max_offset
         """End of the log when the store was opened (brokerInitMaxOffset)."""
         self.closed: dict[str, int] = {}
@@ -93,6 +98,8 @@ class Replicas:
         """The last slave that was refused or disconnected because of its log, with the reason."""
         self.sent_bytes = 0
         """Bytes of the log that were sent to all slaves since the start."""
+        self.gaps: list[int] = []
+        """Positions of gaps in the log at which slaves stop."""
         self._timers: TimerPositions | None = None
 
     def __iter__(self) -> Iterator[Replica]:
@@ -111,6 +118,7 @@ class Replicas:
         """Add a connection of a host that may have ``most``. Return those that it replaces; the caller closes them."""
         same = [one for one in self._all if one.host == replica.host]
         self._all[replica] = None
+        self._slaves_of[replica.host] = most
         return same[: max(len(same) + 1 - most, 0)]
 
     def remove(self, replica: Replica, reason: str) -> bool:
@@ -172,13 +180,31 @@ class Replicas:
         """Position up to which every slave that has reported has the log; None without one."""
         return min((one.acknowledged for one in self._all if one.acknowledged != NOT_YET), default=None)
 
+    def had_slaves(self, host: str) -> bool:
+        """Return whether a slave at a host has been connected since the start. Any thread may call this."""
+        return host in self._slaves_of
+
+    def acknowledged_by(self, host: str) -> int | None:
+        """Return the position up to which every slave at a host has the log; None if one of them is not connected.
+
+        Any thread may call this.
+        """
+        found = [one.acknowledged for one in self if one.host == host and one.acknowledged != NOT_YET]
+        return min(found) if found and len(found) >= self._slaves_of.get(host, 1) else None
+
     def follow_timers(self, written: Callable[[], TimerCheckpointFields | None]) -> None:
-        """Keep the timer checkpoints that ``written`` returns until all slaves have their log."""
+        """Keep the timer checkpoints that ``written`` returns until slaves have their log."""
         self._timers = TimerPositions(written, lambda: self._store.commit_log.max_offset)
 
-    def timer_checkpoint(self) -> TimerCheckpointFields | None:
-        """Return the newest timer checkpoint whose log all slaves have, None without one."""
-        return None if self._timers is None else self._timers.shown(self.acknowledged_by_all)
+    def timer_checkpoint(self, host: str | None) -> TimerCheckpointFields | None:
+        """Return the newest timer checkpoint whose log the slave at a host has, None without one.
+
+        Without ``host`` it is one whose log all connected slaves have.
+        """
+        if self._timers is None:
+            return None
+        by_all = self.acknowledged_by_all
+        return self._timers.shown(by_all if host is None else self.acknowledged_by(host), by_all)
 
     def tick(self) -> None:
         """Note a new timer checkpoint, and who is in sync; called several times a second."""
@@ -203,7 +229,8 @@ class Replicas:
     def to_json(self) -> dict[str, Any]:
         """Return the HARuntimeInfo of a master (request 907).
 
-        ``compared``, ``connectionsClosed`` (their number by reason) and ``lastRefusal`` are Tailrace's.
+        ``compared``, ``connectionsClosed`` (their number by reason), ``lastRefusal`` and ``logGaps`` (where slaves
+        stop, and what to do) are Tailrace's.
         """
         end = self._store.commit_log.max_offset
         return {
@@ -215,4 +242,5 @@ class Replicas:
                 "slaveAckOffset": one.acknowledged, "transferFromWhere": one.next,
                 "transferredByteInSecond": one.bytes_per_s, "compared": one.compared.value} for one in self._all],
             "inSyncSlaveNums": self.in_sync, "master": True, "masterCommitLogMaxOffset": end,
-            "connectionsClosed": dict(self.closed), "lastRefusal": self.last_refusal}
+            "connectionsClosed": dict(self.closed), "lastRefusal": self.last_refusal,
+            "logGaps": [f"the log has a gap at {at}, at which slaves stop: {SEAL}" for at in self.gaps]}

@@ -22,13 +22,17 @@ from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import supervised
 from tailrace.errors import DiskFullError, RemotingError, ReplicationError, StoreError
+from tailrace.ha.comparison import last_record_before
 from tailrace.ha.known_master import KnownMaster, read_known_master, write_known_master
+from tailrace.ha.log_gaps import SEAL
 from tailrace.ha.receiver import HaReceiver
 from tailrace.ha.slave_comparison import MasterLog, Run, SlaveComparison
+from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient, split_address
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.running_flags import NOT_WRITEABLE
+from tailrace.store.walk.scan import is_record
 
 __all__ = ["STOPS", "Slave", "SlaveState"]
 
@@ -37,9 +41,11 @@ AGAIN_S: Final = 5.0
 """Pause before the next connect, as in RocketMQ."""
 STOPPED_S: Final = 60.0
 """Pause before logs are compared again that were different."""
-STOPS: Final = ("file_size", "other_cluster", "other_name", "longer", "different", "too_old", "damage", "disk")
+STOPS: Final = ("file_size", "other_cluster", "other_name", "longer", "different", "too_old", "damage", "gap", "disk")
 """Why a slave stops: another mappedFileSizeCommitLog, cluster or broker name; its log is longer than its master's,
-different, or ends before its master's begins; its own log is damaged or takes no bytes."""
+different, or ends before its master's begins; its own log is damaged, has the same gap as its master's, or takes no
+bytes."""
+_OWN_FAULTS: Final = frozenset({"damage", "disk", "gap"})
 _STUCK_BYTES: Final = 64 << 20
 _KEEP_S: Final = 10.0
 """Least time between two writes of what is known of the master."""
@@ -76,6 +82,7 @@ class Slave:
         self._said = ""
         self._has_waited = False
         self._incomplete = (-1, 0.0)
+        self._gap_at = -1
         self.state = SlaveState.NO_MASTER
         self.why = ""
         """Why the slave has stopped or waits, else ""."""
@@ -97,8 +104,14 @@ class Slave:
         """Number of transfers that have begun."""
         self.received_bytes = 0
         """Bytes received by connections that have ended."""
+        self.users = ""
+        """Whether users and permissions are copied from the master, or why not; "" before the first copy, and if
+        clients need no user."""
+        self.fits = False
+        """True if the last comparison with this master has succeeded: settings fit, and this log is a part of its log.
+        A slave whose disk or dispatch has a fault later still fits."""
         self.on_master: list[Callable[[], None]] = []
-        """Called when the master's address has changed."""
+        """Called when the master's address has changed, and when a comparison with it has succeeded."""
 
     # -- life
 
@@ -124,6 +137,7 @@ class Slave:
         self.master_address = master_address
         self.ha_address = self._fixed_ha or ha_address
         if changed:
+            self.fits = False
             self._woken.set()
             for call in self.on_master:
                 call()
@@ -171,8 +185,8 @@ class Slave:
     def runtime_info(self) -> dict[str, Any]:
         """Return the HARuntimeInfo of a slave, as ``haStatus`` shows it.
 
-        Tailrace's own are ``state``, ``reason`` (why it has stopped or waits), and ``masterMaxOffset``, the end of the
-        master's log when it was last asked.
+        Tailrace's own are ``state``, ``reason`` (why it has stopped or waits), ``masterMaxOffset``, the end of the
+        master's log when it was last asked, and ``users``, whether they are copied.
         """
         now_s, now_ms, one = asyncio.get_running_loop().time(), self._clock.now_ms(), self._receiver
         return {
@@ -182,7 +196,8 @@ class Slave:
                 "lastWriteTimestamp": now_ms - round((now_s - one.last_write_s) * 1000) if one is not None else 0,
                 "masterAddr": self.ha_address, "masterFlushOffset": 0,
                 "maxOffset": self._store.commit_log.max_offset, "transferredByteInSecond": 0,
-                "state": self.state.value, "reason": self.why, "masterMaxOffset": self.master_end}}
+                "state": self.state.value, "reason": self.why, "masterMaxOffset": self.master_end,
+                **({"users": self.users} if self.users else {})}}
 
     # -- a step
 
@@ -210,6 +225,8 @@ class Slave:
 
     def _stopped(self, error: ReplicationError) -> None:
         self.state, self.why = SlaveState.STOPPED, str(error)
+        if error.kind not in _OWN_FAULTS:
+            self.fits = False
         if self._said != self.why:
             self._said = self.why
             self.stops[error.kind] += 1
@@ -236,13 +253,17 @@ class Slave:
                 events.MASTER_IS_NOT_KNOWN.log(_log, namesrv=self._namesrv, broker=self._broker_name)
             return AGAIN_S
         self.state = SlaveState.COMPARING
-        self._check_log()
+        await self._check_log()
         if self._store.sync_flush:  # the first report acknowledges the whole log
             await self._run(self._store.sync_log)
         comparison = SlaveComparison(
             self._store, MasterLog(self._client, self.master_address), self._run, self._cluster, self._broker_name)
         try:
             begin = await comparison.begin()
+            if not self.fits:
+                self.fits = True
+                for call in self.on_master:
+                    call()
         finally:
             if comparison.master_end:
                 self.note_master(comparison.master_end, comparison.master_role)
@@ -263,11 +284,35 @@ class Slave:
         self.connects += 1
         events.SLAVE_FOLLOWS_ITS_MASTER.log(_log, address=self.ha_address, from_=begin)
 
-    def _check_log(self) -> None:
+    async def _check_log(self) -> None:
         """Raise ReplicationError if the store takes no bytes at all."""
-        flags = self._store.flags
-        if not flags.is_sound():
-            raise ReplicationError("disk" if flags.bits & NOT_WRITEABLE else "damage", flags.reason)
+        flags, at = self._store.flags, self._store.reput.bad_record_at
+        if flags.is_sound():
+            return
+        if flags.bits & NOT_WRITEABLE:
+            raise ReplicationError("disk", flags.reason)
+        if at >= 0 and await self._is_gap_of_master(at):
+            raise ReplicationError(
+                "gap", f"dispatch stopped at {at}, and the log of the master has a gap there as well: it has lost its "
+                f"power or is damaged; {SEAL}", at)
+        raise ReplicationError("damage", flags.reason)
+
+    async def _is_gap_of_master(self, at: int) -> bool:
+        """Return whether the master has the record before a position, and no record at the position."""
+        if at == self._gap_at:
+            return True
+        log, queue = MasterLog(self._client, self.master_address), self._store.commit_log.queue
+        try:
+            before = await self._run(lambda: last_record_before(queue, at))
+            if before is None or before[0] + len(before[1]) != at or await log.record(before[0]) != before[1]:
+                return False
+            low, high = await log.bounds()
+            if not low <= at < high or is_record(await log.record(at), at, C.CHECK_PHY_OFFSET):
+                return False
+        except (RemotingError, OSError, TimeoutError, ValueError, KeyError, TypeError):
+            return False
+        self._gap_at = at
+        return True
 
     def _check_dispatch(self) -> str:
         """Return why the connection must end: a record that stays incomplete although bytes arrive, or ""."""

@@ -122,7 +122,9 @@ class SlaveTopics:
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", self._slave.master_address)
             config = TopicConfig.from_json(fastjson.loads(answer.body), topic)
-            await self._run(lambda: self._topics.change(lambda draft: draft.put(topic, config)))
+            # A copy of the whole table that came in the meantime is newer.
+            await self._run(lambda: self._topics.change(
+                lambda draft: draft.put(topic, config) if draft.get(topic) is None else None))
         except (RemotingError, StoreError, OSError, ValueError, TypeError, AttributeError) as error:
             if self._said != topic:
                 self._said = topic

@@ -1,14 +1,14 @@
 """The timer checkpoint that a slave of RocketMQ may copy (request 60).
 
 A slave copies the time up to which timers are delivered, and does not deliver these again after its promotion. The
-delivered messages reach it over the HA port, in any order with the checkpoint. So a checkpoint is shown only when
-every connected slave has the log as it was after the checkpoint was written (SM4): else a master that dies between
-the two would take the timers with it.
+delivered messages reach it over the HA port, in any order with the checkpoint. So a slave sees a checkpoint only when
+it has the log as it was after the checkpoint was written (SM4): else a master that dies between the two would take the
+timers with it. A slave that is not connected to the HA port sees none, because it is not known what it has.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, final
 
@@ -26,10 +26,8 @@ class TimerPositions:
     def __init__(self, written: Callable[[], TimerCheckpointFields | None], end: Callable[[], int]) -> None:
         """``written`` returns the checkpoint on the disk, None without one; ``end`` the end of the log."""
         self._written, self._end = written, end
-        self._kept: deque[tuple[int, TimerCheckpointFields]] = deque()
+        self._kept: list[tuple[int, TimerCheckpointFields]] = []
         self._last: TimerCheckpointFields | None = None
-        self._shown: TimerCheckpointFields | None = None
-        self._shown_end = 0
 
     def note(self) -> None:
         """Keep the checkpoint on the disk if it is a new one."""
@@ -41,13 +39,20 @@ class TimerPositions:
             self._kept.pop()  # the newer one stands for it
         self._kept.append((self._end(), fields))
 
-    def shown(self, acknowledged: int | None) -> TimerCheckpointFields | None:
-        """Return the newest checkpoint whose log all slaves have; None without one.
+    def shown(self, acknowledged: int | None, least: int | None) -> TimerCheckpointFields | None:
+        """Return the newest checkpoint whose log a slave has; None without one.
 
-        ``acknowledged`` is the position up to which all connected slaves have the log, None without a slave. It goes
-        back when another slave connects, which then must not see what was shown to those before.
+        ``acknowledged`` is the position up to which the slave has the log, None if that is not known. ``least`` is the
+        position up to which all connected slaves have it; of the checkpoints up to there only the newest one is kept.
         """
         self.note()
-        while acknowledged is not None and self._kept and self._kept[0][0] <= acknowledged:
-            self._shown_end, self._shown = self._kept.popleft()
-        return self._shown if acknowledged is None or acknowledged >= self._shown_end else None
+        found = None
+        if acknowledged is not None and (place := self._after(acknowledged)):
+            found = self._kept[place - 1][1]
+        if least is not None and (place := self._after(least)) > 1:
+            del self._kept[: place - 1]
+        return found
+
+    def _after(self, position: int) -> int:
+        """Return the number of checkpoints whose log ends at or before a position."""
+        return bisect_right(self._kept, position, key=lambda one: one[0])

@@ -254,6 +254,10 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         self.write_queued()
         return done.result()
 
+    def check_copy(self, value: Mapping[str, Any]) -> None:
+        """Raise what `copy_from` would raise for a table of a wrong form."""
+        copy.copy(self)._decode(dict(value))
+
     def copy_from(self, value: Mapping[str, Any]) -> None:
         """Replace the table and its version by those of a file of another broker; durable before they are visible.
 

@@ -294,8 +294,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         return [(p[0], p[1]) for p in parts if len(p) == 2]
 
     def _remove(self, gone: Callable[[str], bool], also: Callable[[], None] | None) -> None:
-        keys = [key for key in list(self._table) if gone(key)]
-        self.change(lambda draft: [draft.remove(key) for key in keys], also)
+        self.change(lambda draft: [draft.remove(key) for key in draft.merged() if gone(key)], also)
         self._pulls.remove(gone)
         with self._reset_lock:
             for key in list(self._reset_table):

@@ -201,11 +201,17 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
             if not queues:
                 del self._table[key]
 
-    def take(self, value: dict[str, Any]) -> None:
-        """Replace all pops by those in a file of another broker; they are written as other changes are."""
+    def take(self, value: dict[str, Any], end_of: Callable[[str, int], int]) -> None:
+        """Replace all pops by those in a file of another broker; they are written as other changes are.
+
+        ``end_of`` returns the end of a queue. A pop of messages that the queue does not have is left out.
+        """
         self.check_owner()
         self._decode(dict(value))
         self._dirty = True
+        for topic, group, queue_id, info in self.entries():
+            if max(info.offsets) >= end_of(topic, queue_id):
+                self.clear(topic, group, queue_id)
 
     def forget(self, topics: set[str], groups: set[str]) -> None:
         """Forget the pops of topics and of groups that were deleted."""

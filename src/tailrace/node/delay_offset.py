@@ -41,9 +41,11 @@ class DelayOffsetManager(ConfigManager[int, int]):
         if self._updates % VERSION_STEP == 0:
             self.data_version.next(self._clock.now_ms())
 
-    def encode(self) -> bytes:
-        """Return the text of the file in compact form."""
-        return self.dumps(self.to_json()).translate(None, b"\t\n")
+    def encode(self, shown: Callable[[int, int], int] = lambda _, offset: offset) -> bytes:
+        """Return the text of the file in compact form. ``shown`` returns what is shown for a level and its offset."""
+        value = self.to_json()
+        value["offsetTable"] = {level: shown(int(level), offset) for level, offset in value["offsetTable"].items()}
+        return self.dumps(value).translate(None, b"\t\n")
 
     @staticmethod
     def dumps(value: Any) -> bytes:

@@ -57,8 +57,7 @@ class MessageRequestModeManager(ConfigManager[tuple[str, str], dict[str, Any]]):
 
     def forget(self, gone: Callable[[str, str], bool], also: Callable[[], None]) -> None:
         """Forget the modes of topics and groups for which ``gone`` returns True. For ``also`` see `submit`."""
-        keys = [key for key in list(self._table) if gone(*key)]
-        self.change(lambda draft: [draft.remove(key) for key in keys], also)
+        self.change(lambda draft: [draft.remove(key) for key in draft.merged() if gone(*key)], also)
 
     def _decode(self, value: dict[str, Any]) -> None:
         self._table = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, final
 
 from tailrace import events
@@ -149,6 +149,15 @@ class Timers:
         except BaseException:
             metrics.dirty = True
             raise
+
+    def take_delay_offsets(self, value: Mapping[str, Any]) -> None:
+        """Replace the offsets of the delay levels by those in a file of another broker, none past the end of its queue.
+
+        Raises OSError or StoreError, and what a file of a wrong form raises; then nothing has changed.
+        """
+        with self.schedule.standing_still():
+            self.delay_offsets.copy_from(value)
+        self.schedule.load()
 
     def progress(self) -> tuple[int, int]:
         """Return (offset of the timer queue up to which messages are in the wheel, time in ms up to which these

@@ -212,6 +212,16 @@ class RemotingClient:
         self.on_lost: Callable[[str], None] = _no_matter
         """Called with the address of a peer after the connection to it has closed; must not raise."""
 
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self._tls is not None
+
+    @property
+    def signs(self) -> bool:
+        """Whether requests are signed by a user."""
+        return self._credentials is not None
+
     def _open(self, address: str) -> _Connection | None:
         """Return the open connection to an address; None if it has to be opened."""
         if self._closed:

@@ -152,6 +152,11 @@ class Channel(asyncio.Protocol):
         """Address of the client in the form in which messages store it."""
 
     @property
+    def is_tls(self) -> bool:
+        """True if the connection is encrypted."""
+        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+
+    @property
     def unauthenticated(self) -> bool:
         """True until a user is authenticated on the connection; False where clients need no user."""
         return not self.authenticated and self._server.unauthenticated is not None

@@ -198,6 +198,10 @@ class DefaultMessageStore:
         directory = f"{self.root}/{filenames.QUARANTINE}"
         return Quarantine(self._clock, self.file_system, directory, self.config.quarantine_max_bytes)
 
+    def stepped_over(self) -> list[int]:
+        """Return the positions of the damage that this open or earlier ones have stepped over. Raises OSError."""
+        return self._quarantine().stepped_over()
+
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services. ``pid`` is written to the hint for readers without the lock."""
         self._pid = pid

@@ -203,6 +203,11 @@ class ReputMessageService:
         """Position of a record whose end the log of a slave does not have yet, -1 without one."""
         return self._waits_at if self._waits_at == self.reput_from_offset else -1
 
+    @property
+    def bad_record_at(self) -> int:
+        """Position of the bytes at which dispatch has stopped because they are not a record, -1 without them."""
+        return self._logged_bad
+
     def has_dispatched(self, until: int) -> bool:
         """Return True if all records that end at or below ``until`` are dispatched."""
         return self.reput_from_offset >= until or (self.incomplete >= 0 and self._waits_until >= until)

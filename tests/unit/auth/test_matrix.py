@@ -23,8 +23,9 @@ REQUESTS_SENT = access_matrix.requests()
 NEWER = {"DELETE_TOPIC_IN_BROKER_LIST", "DELETE_SUBSCRIPTION_GROUP_LIST"}
 """Requests that came with 5.5.1, which the Java broker did not know."""
 OWN = {
-    "SYNC_STORE", "GET_SLAVE_STATE", "GET_TIMER_CHECK_POINT", "GET_TIMER_METRICS", "EXCHANGE_BROKER_HA_INFO"}
-"""Requests that were added after the table was recorded: two of Tailrace, and those of replication."""
+    "SYNC_STORE", "GET_SLAVE_STATE", "GET_SLAVE_USERS", "GET_TIMER_CHECK_POINT", "GET_TIMER_METRICS",
+    "EXCHANGE_BROKER_HA_INFO"}
+"""Requests that were added after the table was recorded: three of Tailrace, and those of replication."""
 
 
 class Peer:

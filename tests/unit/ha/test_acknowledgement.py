@@ -215,3 +215,27 @@ def test_what_copies_once_had_stays_replicated():
     assert replication.replicated_where == 300
     replication.update(3, [900, 800, 100])
     assert replication.replicated_where == 800
+
+
+@running
+async def test_what_a_host_has_is_known_only_while_all_its_slaves_are_connected(tmp_path):
+    """A timer checkpoint that is shown to a slave whose HA connection is down may be ahead of its log (H19)."""
+    async with master(tmp_path) as one:
+        first = one.put()
+        one.put()
+        replicas = one.replicas
+        assert replicas.acknowledged_by("127.0.0.1") is None
+        late, up_to_date = await connected(one, 2)
+        assert replicas.acknowledged_by("127.0.0.1") == one.end
+        assert replicas.acknowledged_by("127.0.0.2") is None
+        late.writer.close()
+        async with asyncio.timeout(5):
+            while len(replicas) > 1:
+                await asyncio.sleep(0.01)
+        assert replicas.acknowledged_by("127.0.0.1") is None, "which of both asks is not known"
+        again = await one.slave()
+        again.report(first)
+        async with asyncio.timeout(5):
+            while replicas.acknowledged_by("127.0.0.1") is None:
+                await asyncio.sleep(0.01)
+        assert replicas.acknowledged_by("127.0.0.1") == first

@@ -86,19 +86,26 @@ def world():
     files, clock, config = CrashFileSystem(), SimClock(), BrokerConfig()
     topics = TopicConfigManager(files, "/c", config, clock)
     topics.update(TopicConfig(topic_name="gone"))
+    delays = DelayOffsetManager(files, "/c", clock)
     tables = Tables(
         topics=topics, groups=SubscriptionGroupManager(files, "/c", config, clock),
         offsets=ConsumerOffsetManager(files, "/c", clock), modes=MessageRequestModeManager(files, "/c"),
-        timers=SimpleNamespace(
-            delay_offsets=DelayOffsetManager(files, "/c", clock), schedule=SimpleNamespace(load=lambda: None)),
+        timers=SimpleNamespace(delay_offsets=delays, take_delay_offsets=delays.copy_from),
         deletion=SimpleNamespace(end_lives=lambda ended: here.ended.update(ended)), orders=lambda: here.orders)
-    here = SimpleNamespace(dispatched=0, ended={}, taken=[])
-    here.orders = SimpleNamespace(take=here.taken.append)
+    here = SimpleNamespace(dispatched=0, ended={}, taken=[], ends={})
+    here.orders = SimpleNamespace(take=lambda value, end_of: here.taken.append((value, end_of("t00", 0))))
     master = Master()
     store = SimpleNamespace(
         reput=SimpleNamespace(has_dispatched=lambda until: here.dispatched >= until), lives=EndedLives(100),
+        queue_of=lambda topic, queue_id: SimpleNamespace(max=here.ends.get((topic, queue_id), 1000)),
         commit_log=SimpleNamespace(max_offset=50), queues=SimpleNamespace(table={("old", 0): None, ("t00", 0): None}))
-    slave = SimpleNamespace(master_address="m:1", on_master=[], metadata_failures=0, note_master=lambda end: None)
+
+    async def keep_master(**_):
+        pass
+
+    slave = SimpleNamespace(
+        master_address="m:1", on_master=[], metadata_failures=0, note_master=lambda end: None, fits=True,
+        keep_master=keep_master)
 
     async def run(call):
         return call()
@@ -149,7 +156,7 @@ def test_offsets_wait_for_the_messages_that_they_name(world):
     asyncio.run(world.copy.apply_positions())
     assert world.tables.offsets.query("g", "t00", 0) == 5
     assert world.tables.timers.delay_offsets.query(3) == 4
-    assert world.here.taken == [{"table": {"t00@g": {}}}]
+    assert world.here.taken == [({"table": {"t00@g": {}}}, 1000)]
 
 
 def test_no_offsets_are_taken_from_a_former_master_that_is_a_slave_now(world, caplog):
@@ -210,3 +217,62 @@ def test_offsets_of_lmq_groups_are_copied(world):
     world.master.lmq = {"%LMQ%a@%LMQ%a": 9}
     copied(world)
     assert lmq.query("%LMQ%a", "%LMQ%a", 0) == 9
+
+
+def test_a_commit_of_the_moment_in_which_offsets_are_copied_stays(world):
+    world.here.dispatched = 1000
+    copied(world)
+    world.tables.offsets.commit("g", "t00", 0, 7)
+
+    async def beside(call):  # the event loop serves a consumer while a thread writes
+        world.tables.offsets.commit("g", "t00", 0, 9)
+        return call()
+
+    world.copy._run = beside
+    world.master.offsets = {"t00@g": {"0": 6}}
+    copied(world)
+    assert world.tables.offsets.query("g", "t00", 0) == 9
+    again = ConsumerOffsetManager(world.files, "/c", world.clock)
+    again.load()
+    assert again.query("g", "t00", 0) == 9, "and it is in the file"
+
+
+def test_no_offset_is_past_the_end_of_its_queue_here_and_the_rest_comes_later(world):
+    world.here.dispatched = 1000
+    world.here.ends = {("t00", 0): 3}
+    copied(world)
+    assert world.tables.offsets.query("g", "t00", 0) == 3
+    world.here.ends.clear()
+    copied(world)
+    assert world.tables.offsets.query("g", "t00", 0) == 5
+    world.master.offsets = {"t00@g": {"0": 2}}
+    copied(world)
+    assert world.tables.offsets.query("g", "t00", 0) == 2, "a capped offset is the master's: a reset there counts"
+
+
+def test_a_reset_counts_also_after_an_offset_was_capped(world):
+    world.here.dispatched = 1000
+    world.here.ends = {("t00", 0): 3}
+    copied(world)
+    world.master.offsets = {"t00@g": {"0": 2}}
+    copied(world)
+    assert world.tables.offsets.query("g", "t00", 0) == 2
+
+
+def test_nothing_is_copied_from_a_master_that_does_not_fit(world):
+    """Its cluster is another one, or its log has other messages where its offsets and deletions point to."""
+    world.here.dispatched = 100
+
+    async def step():
+        world.copy._woken.set()
+        await world.copy._step()
+
+    world.slave.fits = False
+    asyncio.run(step())
+    assert (list(world.tables.topics.table), world.here.ended) == (["gone"], {})
+    world.slave.fits, world.here.dispatched = True, 0
+    asyncio.run(step())
+    assert sorted(world.tables.topics.table) == sorted(world.master.topics)
+    world.slave.fits, world.here.dispatched = False, 1000  # offsets that waited are those of another log
+    asyncio.run(step())
+    assert world.tables.offsets.query("g", "t00", 0) == -1

@@ -35,7 +35,7 @@ def made(files=None, **store):
         file_system=files or CrashFileSystem(), root="/s", sync_flush=False, flags=flags,
         config=SimpleNamespace(
             ha_send_heartbeat_interval=5000, ha_housekeeping_interval=20_000, mapped_file_size_commit_log=8192),
-        commit_log=SimpleNamespace(max_offset=70), reput=SimpleNamespace(incomplete=-1), **store)
+        commit_log=SimpleNamespace(max_offset=70), reput=SimpleNamespace(incomplete=-1, bad_record_at=-1), **store)
     return Slave(SystemClock(), here, Nobody(), run, cluster="c", broker_name="b", namesrv="n:1"), here
 
 
@@ -63,6 +63,24 @@ def step(slave, error):
         await slave._step()
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("kind", "fits"), [
+    ("file_size", False), ("other_cluster", False), ("other_name", False), ("longer", False), ("different", False),
+    ("too_old", False), ("damage", True), ("gap", True), ("disk", True)])
+def test_after_a_stop_metadata_is_copied_only_if_the_fault_is_of_this_disk(slave, kind, fits):
+    slave.fits = True
+    step(slave, ReplicationError(kind, "why"))
+    assert slave.fits is fits
+
+
+def test_a_new_master_does_not_fit_before_it_was_compared(slave):
+    slave.fits = True
+    slave.set_master("m:1", "m:2")
+    assert not slave.fits
+    slave.fits = True
+    slave.set_master("m:1", "m:3")
+    assert slave.fits, "the broker is the same"
 
 
 @pytest.mark.parametrize("kind", STOPS)
@@ -145,7 +163,7 @@ def test_a_store_that_takes_no_bytes_ends_the_connection_with_the_reason(bit, ki
     async def test():
         assert slave._check_dispatch() == "why it takes none"
         with pytest.raises(ReplicationError, match="why it takes none") as stopped:
-            slave._check_log()
+            await slave._check_log()
         assert stopped.value.kind == kind
 
     asyncio.run(test())

@@ -292,3 +292,17 @@ def test_what_a_purge_has_released_is_not_delivered_again_if_the_progress_is_los
     again.run(10_000)
     assert not list(store.read("T"))
     store.close()
+
+
+def test_copied_delay_offsets_are_not_past_the_end_of_their_queues():
+    """A slave may get the offset of a level whose messages it lacks; the next copy brings it again."""
+    place = Place("ReputMessageService")
+    timers = place.store.timer_services
+    for _ in range(3):
+        place.store.put(Message(topic="t", body=b"x", delay_level=1))
+    place.run(1000)
+    timers.take_delay_offsets({"offsetTable": {"1": 2, "2": 0}, "dataVersion": {}})
+    assert timers.delay_offsets.query(1) == 2
+    timers.take_delay_offsets({"offsetTable": {"1": 9, "2": 4}, "dataVersion": {}})
+    assert [timers.delay_offsets.query(level) for level in (1, 2)] == [3, 0]
+    place.store.close()

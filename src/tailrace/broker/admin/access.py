@@ -1,4 +1,4 @@
-"""Users and permissions: requests 3001 to 3010, as mqadmin sends them.
+"""Users and permissions: requests 3001 to 3010, as mqadmin sends them, and 329005, with which a slave copies them.
 
 Only super users change them, unless accessChangesNeedSuperUser is false. Then others need Update on the cluster. They
 can give others only what they may do themselves, and change no super user.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, final
 
+from tailrace.auth.binding import BINDING, BINDING_MISSING
 from tailrace.auth.grants import GIFTS_MAX, given_by, may_give
 from tailrace.auth.model import (
     CUSTOM,
@@ -35,6 +36,8 @@ from tailrace.formats.requests.access_headers import (
     ListUsersRequestHeader,
     UserRequestHeader,
 )
+from tailrace.ha.user_copy import is_inside_machine
+from tailrace.node.access import AclManager, UserManager
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.server import failure_of
 from tailrace.requests.bodies import json_object
@@ -83,6 +86,7 @@ class AccessProcessor:
             code.AUTH_GET_ACL: self.get_acl, code.AUTH_LIST_ACL: self.list_acls,
         }.items():
             server.register(_refused(show), number)
+        server.register(self.slave_users, code.GET_SLAVE_USERS)
 
     def _by_super_user(self, change: Serve) -> Serve:
         control, config = self._access.enforced, self._access.config
@@ -98,6 +102,10 @@ class AccessProcessor:
     def _apply(self, channel: Channel, request: RemotingCommand, change: Change) -> Answer:
         if self._read_only:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, self._read_only)
+        if self._access.are_copied:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, "this broker is a slave that copies users and permissions from its master, "
+                "change them there")
         departures = self._access.departures
         if departures is None:
             return self._changes.apply(channel, request, [change], request.answer)
@@ -220,6 +228,30 @@ class AccessProcessor:
 
     def _shows_passwords(self, request: RemotingCommand) -> bool:
         return self._access.config.authentication_enabled and self._is_super(request)
+
+    def slave_users(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Return all users with their passwords, and all permissions, as in their files: request 329005.
+
+        A super user must have signed the request with a binding, and the connection must be encrypted or inside the
+        machine; see `tailrace.ha.user_copy`.
+        """
+        control = self._access.enforced
+        if control is None:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION, "authenticationEnabled is not true at the master, so it does not "
+                "know whose request for passwords this is")
+        control.require_super(channel, request, "copy users with their passwords")
+        if control.bindings is None:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION, "authenticationBinding=off at the master: a request for passwords needs a "
+                "binding")
+        if BINDING not in request.ext:
+            raise RefusalError(ResponseCode.NO_PERMISSION, BINDING_MISSING)
+        if not channel.is_tls and not is_inside_machine(channel.peer_ip):
+            raise RefusalError(ResponseCode.NO_PERMISSION, "passwords are copied over TLS only")
+        return request.answer(body=fastjson.dumps_large({
+            AclManager.member: self._acls.to_json()[AclManager.member],
+            UserManager.member: self._users.to_json()[UserManager.member]}))
 
     # --- permissions
 

@@ -18,6 +18,7 @@ from tailrace.errors import (
 )
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message, tags_code
+from tailrace.formats.names import SCHEDULE_TOPIC
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     QueryConsumeQueueRequestHeader,
@@ -29,6 +30,7 @@ from tailrace.formats.requests.consumer_headers import (
     GetProducerConnectionListRequestHeader,
 )
 from tailrace.formats.requests.table import Action
+from tailrace.ha.offset_caps import WAITS, OffsetCaps
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.reply import Reply, ReplyTasks, as_it_is
 from tailrace.requests.worker import RequestWorker
@@ -80,12 +82,29 @@ class AdminProcessor:
         return request.answer()
 
     def all_consumer_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the content of ``consumerOffset.json``: request 43."""
-        return request.answer(body=fastjson.dumps_large(self._broker.offsets.to_json()))
+        """Return the content of ``consumerOffset.json``, for a slave as far as its log: request 43."""
+        table, caps = self._broker.offsets.to_json(), self._caps(channel, request)
+        return request.answer(body=fastjson.dumps_large(table if caps is None else caps.apply(table)))
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the content of ``delayOffset.json``: request 45."""
-        return request.answer(body=self._broker.store.timer_services.delay_offsets.encode())
+        """Return the content of ``delayOffset.json``, for a slave as far as its log: request 45."""
+        offsets, caps = self._broker.store.timer_services.delay_offsets, self._caps(channel, request)
+        return request.answer(body=offsets.encode(
+            lambda level, offset: offset if caps is None else caps.capped(SCHEDULE_TOPIC, level - 1, offset)))
+
+    def _caps(self, channel: Channel, request: RemotingCommand) -> OffsetCaps | None:
+        """Return what the slave that asks may copy; None for all, and without a slave at the peer. Raises RefusalError.
+        """
+        broker = self._broker
+        if WAITS in request.ext or not broker.replicas.had_slaves(channel.peer_ip):
+            return None
+        position = broker.replicas.acknowledged_by(channel.peer_ip)
+        if position is None:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"a slave at {channel.peer_ip} is not connected to the HA port, so it is "
+                "not known which messages it has; a copy after it has connected gets the offsets")
+        inner = broker.store.inner
+        return None if position >= inner.commit_log.max_offset else OffsetCaps(inner, position)
 
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the members of a consumer group: request 203."""

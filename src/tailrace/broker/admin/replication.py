@@ -2,7 +2,7 @@
 
 | request | answer |
 |---|---|
-| 60 GET_TIMER_CHECK_POINT | the progress of the timers that all slaves have, see `tailrace.ha.timer_positions` |
+| 60 GET_TIMER_CHECK_POINT | the progress of the timers that the slave has, see `tailrace.ha.timer_positions` |
 | 61 GET_TIMER_METRICS | the number of pending timers of each topic |
 | 906 EXCHANGE_BROKER_HA_INFO | where slaves copy from, and the end of the log at the open; nothing from a slave |
 | 907 GET_BROKER_HA_STATUS | the slaves of this master, or the connection of this slave |
@@ -24,6 +24,7 @@ from tailrace.formats.requests.broker_headers import (
 )
 from tailrace.formats.timercheckpoint import TIMER_CHECKPOINT
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.addresses import host_of
 from tailrace.store.retention.min_offsets import encode_ended
 
 __all__ = ["ReplicationProcessor"]
@@ -52,10 +53,14 @@ class ReplicationProcessor:
         """Return a timer checkpoint, in its form on the disk: request 60."""
         if self._timers is None:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "The timer message store is not enabled")
-        found = self._broker.replicas.timer_checkpoint()
+        broker = self._broker
+        # With brokerIP2 in another network a slave has another address at each of the two ports.
+        is_same = _host(broker.ha_address) == _host(broker.address)
+        found = broker.replicas.timer_checkpoint(channel.peer_ip if is_same else None)
         if found is None:
             raise RefusalError(
-                ResponseCode.SYSTEM_ERROR, "not every slave has the log up to a timer checkpoint of this broker yet")
+                ResponseCode.SYSTEM_ERROR, f"no slave at {channel.peer_ip} is connected to the HA port and has the log "
+                "up to a timer checkpoint of this broker yet")
         return request.answer(body=TIMER_CHECKPOINT.pack(*found))
 
     def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -105,3 +110,7 @@ class ReplicationProcessor:
         """Answer success, because this setting of a slave has no effect on a master: request 908."""
         request.read(ResetMasterFlushOffsetHeader)
         return request.answer()
+
+
+def _host(address: str) -> str:
+    return host_of(address.rpartition(":")[0])

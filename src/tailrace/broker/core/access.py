@@ -40,6 +40,8 @@ class Access:
         read_only: bool = False,
     ) -> None:
         self.config = config
+        self.are_copied = False
+        """True on a slave whose users and permissions are those of its master; a change there would be undone."""
         self.users = UserManager(file_system, config_dir)
         self.acls = AclManager(file_system, config_dir)
         had_users = self.users.load()

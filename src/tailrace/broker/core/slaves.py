@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Final, final
 
 from tailrace import events
@@ -10,11 +11,13 @@ from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.listeners import Listeners, why_not_listening
 from tailrace.config import BrokerRole, StoreConfig
 from tailrace.ha.comparison import Compared, Verdict, compare
+from tailrace.ha.log_gaps import log_gaps
 from tailrace.ha.members import GroupMembers, allowed_hosts
 from tailrace.ha.metadata_copy import MetadataCopy, Tables
 from tailrace.ha.sender import HaSender
 from tailrace.ha.slave import Slave
 from tailrace.ha.slave_topics import SlaveTopics
+from tailrace.ha.user_copy import AccessTables
 from tailrace.logs import get_logger
 from tailrace.remoting.addresses import address_text, host_of
 from tailrace.remoting.client import RemotingClient
@@ -83,8 +86,21 @@ class SlavePort:
         self.address = address_text(host or listeners.advertised, taken[1])
         events.HA_PORT_OPEN.log(
             _log, address=self.address, role=store.broker_role.value, needed=store.replicas_needed)
+        await self._name_gaps()
         if store.broker_role is BrokerRole.SYNC_MASTER and store.replicas_needed < 2:
             events.ONE_REPLICA_IS_ENOUGH.log(_log, role=store.broker_role.value)
+
+    async def _name_gaps(self) -> None:
+        """Say where slaves stop because of damage that a recovery has stepped over."""
+        broker = self._broker
+        try:
+            gaps = await broker.executors.background.run(partial(log_gaps, broker.store.inner))
+        except OSError as error:
+            events.GAPS_OF_THE_LOG_ARE_NOT_KNOWN.log(_log, cause=error)
+            return
+        broker.replicas.gaps = gaps
+        if gaps:
+            events.THE_LOG_HAS_GAPS.log(_log, phy_offset=gaps[0], count=len(gaps))
 
     async def stop(self) -> None:
         """Close the port and the connections of slaves."""
@@ -98,7 +114,8 @@ class SlavePort:
 class SlaveServices:
     """What follows the master on a slave: the copies of its log, of its topics, and of its other tables."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, access: AccessTables | None) -> None:
+        """``access`` are the users, if permissions are checked."""
         store, config, run = broker.store, broker.config, broker.executors.background.run
         self.log = broker.slave = Slave(
             broker.clock, store.inner, broker.outgoing(), run, cluster=config.broker_cluster_name,
@@ -108,7 +125,8 @@ class SlaveServices:
         self.tables = MetadataCopy(
             store.inner, Tables(
                 topics=broker.topics, groups=broker.groups, offsets=broker.offsets, modes=broker.state.modes,
-                timers=store.timer_services, deletion=store.deletion, orders=lambda: broker.pop_orders),
+                timers=store.timer_services, deletion=store.deletion, orders=lambda: broker.pop_orders,
+                access=access),
             self.log, broker.outgoing(), run, self.topics)
 
     def start(self) -> None:

@@ -309,6 +309,7 @@ _BROKER: Final = (
             named="Topic:topic", reference=False, touches=NOTHING),
     Request(Code.SYNC_STORE, GET, CLUSTER, reference=False, touches=NOTHING),
     Request(Code.GET_SLAVE_STATE, LIST, CLUSTER, reference=False, touches=NOTHING),
+    Request(Code.GET_SLAVE_USERS, LIST, CLUSTER, reference=False, touches=NOTHING),
     Request(Code.FREE_BYTES, DELETE, CLUSTER, b.FreeBytesRequestHeader, changes=_LOG, reference=False, touches=NOTHING),
 )
 _ROUTES: Final = "routes of topics"

@@ -55,7 +55,7 @@ from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
 from tailrace.store.recovery.log_tail import is_incomplete, nonzero_after
-from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.store.recovery.quarantine import AFTER_THE_END, Quarantine
 from tailrace.store.recovery.rebuild_dispatcher import RebuildDispatcher
 from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, is_next, lost_ends
 from tailrace.store.recovery.table import StartDecision, StopDecision, decide_stop
@@ -382,8 +382,11 @@ class Recovery:
         """Return the decision of ``STOP_TABLE`` for a position. Raises CorruptionError if the mode refuses."""
         decision = decide_stop(self._mode, {"torn": reason == _TORN, "later": later, "files": files, "data": data})
         if decision is StopDecision.REFUSE:
+            slave = (
+                "; a slave steps over no damage: run `tailrace repair STORE --follow-master`, and before it `tailrace "
+                "repair STORE --seal-damage` on its master if that has damage as well" if self._follows else "")
             raise CorruptionError(
-                f"{what}, recoveryMode {self._mode.value} refuses{refused}", path=path, phy_offset=phy_offset)
+                f"{what}, recoveryMode {self._mode.value} refuses{refused}{slave}", path=path, phy_offset=phy_offset)
         return decision
 
     def _keep(self, path: str, at: int, phy_offset: int, data: bytes, reason: str) -> int:
@@ -411,7 +414,7 @@ class Recovery:
         is_cut = decision is StopDecision.CUT
         is_copied = is_cut and not (self._follows and is_incomplete(log, end.phy_offset))
         for file, at, data in nonzero_after(log, end.phy_offset) if is_copied else ():
-            kept = self._keep(file.path, at, file.file_from_offset + at, data, f"after the end: {reason}")
+            kept = self._keep(file.path, at, file.file_from_offset + at, data, f"{AFTER_THE_END}{reason}")
             if not self.report.read_only:
                 self.report.cut.append({"file": file.path, "position": at, "length": kept, "reason": reason})
         self._lower_checkpoint(end.phy_offset)

@@ -24,10 +24,12 @@ from tailrace.env.whole_files import json_lines, open_hint, read_if_there
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFileQueue
 
-__all__ = ["Quarantine"]
+__all__ = ["AFTER_THE_END", "Quarantine"]
 
 _log = get_logger(__name__)
 _PIECE: Final = 4096
+AFTER_THE_END: Final = "after the end: "
+"""How the reason begins of bytes that followed the end of the log, which were cut off."""
 
 
 @final
@@ -114,6 +116,12 @@ class Quarantine:
             "length": length, "reason": reason, "time": self._clock.now_ms(), "kept": kept,
         }
         self._write(self._manifest, orjson.dumps(line) + b"\n", at_end=True)
+
+    def stepped_over(self) -> list[int]:
+        """Return the positions of the damage in the middle of the log that an open has stepped over."""
+        return sorted({
+            int(line["physicalOffset"]) for line in self._lines()
+            if isinstance(line.get("physicalOffset"), int) and not str(line.get("reason")).startswith(AFTER_THE_END)})
 
     def _lines(self) -> list[dict[str, Any]]:
         """Return the valid lines of the manifest."""

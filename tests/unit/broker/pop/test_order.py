@@ -213,3 +213,15 @@ def test_an_acknowledgement_of_a_pop_that_a_kill_took_skips_no_message(three):
     world.open()
     assert world.ack(ones[1]).code == 0
     assert bodies(pop(world)) == [b"0", b"1", b"2"]
+
+
+def test_pops_of_another_broker_are_taken_without_messages_that_this_one_does_not_have(three):
+    """A slave whose HA connection is down gets pops of messages that it lacks; the next copy brings them again."""
+    orders = three.broker.pop_orders
+    pop(three, maxMsgNums=2)
+    theirs = json.loads(json.dumps(orders.to_json()))
+    orders.clear("orders", "g", 0)
+    orders.take(theirs, lambda topic, queue_id: 1)
+    assert orders.entries() == []
+    orders.take(theirs, lambda topic, queue_id: 2)
+    assert [(topic, group, info.offsets) for topic, group, _, info in orders.entries()] == [("orders", "g", [0, 1])]
