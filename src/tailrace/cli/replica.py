@@ -129,8 +129,8 @@ def _running(broker: str, *, as_json: bool) -> StoreError:
 def reset(store: Store, config: Config = None, yes: Yes = False, as_json: AsJson = False) -> None:
     """Move the files of a stopped slave aside, so that it copies its master again.
 
-    The files are moved to tailrace/replaced in STORE, where they take room until you delete them. Users stay. This
-    command writes to STORE.
+    The files are moved to tailrace/replaced in STORE, and those of other directories of storePathCommitLog to a new
+    directory in each of them. They take room until you delete them. Users stay. This command writes to STORE.
     """
     from tailrace.env import OsFileSystem  # noqa: PLC0415
     from tailrace.env.clock import SystemClock  # noqa: PLC0415
@@ -143,4 +143,6 @@ def reset(store: Store, config: Config = None, yes: Yes = False, as_json: AsJson
         confirm(f"move the files of the slave {store} aside and copy its master again", yes=yes)
         aside, moved = reset_slave(
             OsFileSystem(), str(store.absolute()), settings, str(SystemClock().now_ms() // 1000))
-    show([{"store": str(store), "movedTo": aside, "moved": len(moved)}], as_json=as_json)
+    elsewhere = [name for name in moved if name.startswith("/")]
+    show([{"store": str(store), "movedTo": aside, "moved": len(moved), **(
+        {"logMovedTo": elsewhere} if elsewhere else {})}], as_json=as_json)
