@@ -88,6 +88,7 @@ class AsyncPullConsumer:
         self._share = InstanceShare(self._target)
         self._reading: _Reading | None = None
         self._followed_now: set[_Reading] = set()
+        self._made_calls: BrokerCalls | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,7 +107,11 @@ class AsyncPullConsumer:
 
     @property
     def _calls(self) -> BrokerCalls:
-        return BrokerCalls(self._share.instance, self._group)
+        """The calls of the present connections; they keep which slave was suggested for a queue."""
+        instance, made = self._share.instance, self._made_calls
+        if made is None or made.instance is not instance:
+            made = self._made_calls = BrokerCalls(instance, self._group)
+        return made
 
     # --- queues that are subscribed to or assigned
 
