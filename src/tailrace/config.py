@@ -585,7 +585,7 @@ class BrokerConfig(_Config):
     broker_name: str = _option("broker-a", "Name that clients see.", main=True)
     broker_id: int = _option(0, "0 is the master; a slave has a number above 0.", low=0)
     slave_read_enable: bool = _option(
-        False, "Whether a slave serves pulls.")
+        False, "Whether a slave serves pulls, and a master sends readers of its disk there.")
     broker_ip1: str = _option("", "Address that clients get; empty: the listening one.", name="brokerIP1", main=True)
     broker_ip2: str = _option(
         "", "Address of the port for slaves; empty: brokerIP1.", name="brokerIP2")

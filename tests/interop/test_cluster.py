@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
+
 import pytest
 from java_peer import SIZES, java_member, java_name_server, wait_for_route
 from patience import until
 
-from tailrace import Message, Producer, PullConsumer
+from tailrace import Message, Producer, PullConsumer, kernels
 from tailrace.errors import RemotingError
 from tailrace.pytest_plugin import TailraceBroker
+from tailrace.remoting.client import RemotingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration, pytest.mark.long]
 
@@ -89,6 +94,68 @@ def test_name_servers_of_both_kinds_and_a_java_consumer_at_the_slave(reference, 
         for one in reversed(running):
             print(one.log[-3000:])
             one.stop()
+
+
+@pytest.mark.skipif(not kernels.compiled(), reason="the interpreted kernel does not look at the page cache")
+def test_a_java_consumer_of_old_messages_is_sent_to_the_slave(reference, tmp_path):
+    """With slaveReadEnable a master sends readers there whose messages are only on its disk."""
+    settings = {**PAIR, "brokerName": "broker-a"}
+    master = TailraceBroker(tmp_path / "master", settings={**settings, "brokerRole": "ASYNC_MASTER"})
+    master.start()
+    running = [master]
+    try:
+        assert created(master.namesrv)
+        with Producer(namesrv=master.namesrv, timeout_ms=10_000) as producer:
+            for number in range(2000):
+                producer.send(Message(topic=TOPIC, body=b"%02000d" % number), queue_id=0)
+        port = master.namesrv
+        master.stop()
+        running.remove(master)
+        master = TailraceBroker(  # its files are not mapped now
+            tmp_path / "master", "--namesrv-listen", port, settings={**settings, "brokerRole": "ASYNC_MASTER"})
+        master.start()
+        running.append(master)
+        slave = TailraceBroker(
+            tmp_path / "slave", "--namesrv-listen", "none",
+            settings={**settings, "brokerRole": "SLAVE", "brokerId": 1, "namesrvAddr": master.namesrv})
+        slave.start()
+        running.append(slave)
+        until(lambda: lacks(master, slave) == 0)
+        until(lambda: invoke(slave.broker, 351, topic=TOPIC).code == 0)
+        until(lambda: members(master.namesrv) == {"0", "1"})
+        assert found_per_s(slave) == 0
+        for path in (tmp_path / "master" / "commitlog").iterdir():
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with java_member(reference, master.namesrv, "old", TOPIC) as old:
+            until(lambda: len(old) >= 2000)
+            assert sorted(number for _, number in old) == list(range(2000))
+            until(lambda: found_per_s(slave) > 0)
+    finally:
+        for one in reversed(running):
+            print(one.log[-3000:])
+            one.stop()
+
+
+def found_per_s(broker):
+    """How many pulls of the last ten minutes have found messages, per second."""
+    return float(json.loads(invoke(broker.broker, 28).body)["table"]["getFoundTps"].split()[-1])
+
+
+def lacks(master, slave):
+    ends = (json.loads(invoke(one.broker, 907).body) for one in (master, slave))
+    return next(ends)["masterCommitLogMaxOffset"] - next(ends)["haClientRuntimeInfo"]["maxOffset"]
+
+
+def invoke(address, code, **ext):
+    async def asked():
+        client = RemotingClient()
+        try:
+            return await client.invoke(address, code, ext)
+        finally:
+            await client.close()
+
+    return asyncio.run(asked())
 
 
 def committed(address, group):

@@ -24,6 +24,7 @@ from tailrace.errors import RefusalError
 from tailrace.filters.message_filters import MessageFilter
 from tailrace.filters.retry_owner import own_messages, reader_of
 from tailrace.filters.subscriptions import TAG, SubscriptionData
+from tailrace.formats.commitlog import MESSAGE_HEAD, PLAUSIBLE_LENGTH
 from tailrace.formats.lite import lite_queue
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -51,6 +52,8 @@ MAX_BYTES: Final = 4 << 20
 """Bytes of one answer, because the event loop reads it. The first message may be larger."""
 LIMITED_DELAY_S: Final = 3.0
 """Wait, in seconds, of a pull consumer whose group has read too much from the disk; then it gets one message."""
+_FAR_BYTES: Final = 64 << 20
+"""A slave keeps a reader whose messages are more bytes of the log before its end than this."""
 PASSIVELY: Final = "CONSUME_PASSIVELY"
 """Consume type in the heartbeat of a push consumer."""
 CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
@@ -188,7 +191,7 @@ class PullMessageProcessor:
             self._broker.traffic.hand_out(topic, group, result.message_count, len(body), queue_id, took_ns)
             if self._proven is not None and logical is None:
                 self._proven.add(header, wanted)
-        suggested = self._suggested(group_config, was_cold=pull.result is not None)
+        suggested = self._suggested(group_config, body, was_cold=pull.result is not None)
         return request.answer(
             code, result.status.name, answer_header(topic_config, group_config, *place, suggested=suggested), body)
 
@@ -210,15 +213,18 @@ class PullMessageProcessor:
         result.next_begin_offset = offset
         return ResponseCode.PULL_NOT_FOUND
 
-    def _suggested(self, group: SubscriptionGroupConfig, *, was_cold: bool) -> int:
-        """Return the id of the broker from which a consumer should pull next.
+    def _suggested(self, group: SubscriptionGroupConfig, records: bytes, *, was_cold: bool) -> int:
+        """Return the id of the broker from which a consumer that gets ``records`` should pull next.
 
-        A slave keeps its readers while it has no connection to its master. With ``slaveReadEnable`` a master sends
-        readers of messages that are only on its disk to a slave, if one is in sync.
+        With ``slaveReadEnable`` a master sends readers of messages that are only on its disk to a slave, if one is in
+        sync. A slave keeps its readers while they are far from the end of the log, or else each of their pulls would
+        be the first one of old messages at the master; and while it has no connection to its master.
         """
         broker = self._broker
         if broker.slave is not None:
-            return 0 if broker.slave.is_connected else broker.config.broker_id
+            is_far = len(records) >= PLAUSIBLE_LENGTH and (
+                broker.store.max_phy_offset - _position_of(records) > _FAR_BYTES)
+            return broker.config.broker_id if is_far or not broker.slave.is_connected else 0
         if was_cold and broker.config.slave_read_enable and broker.replicas.in_sync:
             return group.which_broker_when_consume_slowly
         return group.broker_id if broker.config.slave_read_enable else 0
@@ -368,3 +374,8 @@ def _own_subscription(header: PullMessageRequestHeader) -> SubscriptionData:
     except ValueError as error:
         raise RefusalError(
             ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from error
+
+
+def _position_of(records: bytes) -> int:
+    """Return the position in the log of the first of some records."""
+    return int.from_bytes(records[MESSAGE_HEAD.offsets["phy_offset"] : PLAUSIBLE_LENGTH], "big", signed=True)
