@@ -9,7 +9,7 @@ FRAMEWORKS := $(dir $(wildcard packages/*/pyproject.toml))
 CODE := src packages tests tools benchmarks deploy setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test long sanitize release-check check fmt golden crash sim soak fuzz audit mutants interop bench \
+.PHONY: help setup demo docs test long sanitize release-check check fmt golden crash sim soak fuzz audit mutants interop with-pair bench \
 	bench-client bench-field bench-peer bench-recovery bench-replication bench-requests bench-retention bench-timers console-pictures \
 	gen dist clean
 
@@ -149,6 +149,9 @@ mutants: $(VENV)/.installed  ## Random faults that no test notices, about 10 s e
 
 interop: $(VENV)/.installed  ## Conformance with the reference: needs Maven and a JDK
 	tests/interop/conformance/run dump-equals-reference java-client spark damage timers
+
+with-pair: $(VENV)/.installed  ## PROGRAM='...' against a master with a slave, e.g. Apache's tests; SLAVE=ours or java, ROLE, FLUSH
+	SLAVE=$(or $(SLAVE),ours) $(PY) tools/with_pair.py $(PROGRAM)
 
 bench: $(VENV)/.installed  ## Our own figures, as JSON lines
 	$(PY) benchmarks/macro/store.py

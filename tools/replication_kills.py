@@ -9,8 +9,8 @@ again, and waits until the slave has everything. These rules are checked:
 - in the end every acknowledged message can be consumed from the master.
 
 PAIRS=ours/ours,ours/java,java/ours (master/slave; those with java need Maven and a JDK, and are left out without them),
-KILLS=n in each pair, SEED=n, FLUSH=ASYNC_FLUSH or SYNC_FLUSH. A seed repeats the choices, not the moments of the kills
-to the instruction.
+KILLS=n in each pair, SEED=n, FLUSH=ASYNC_FLUSH,SYNC_FLUSH of both brokers. The master is a SYNC_MASTER. A seed repeats
+the choices, not the moments of the kills to the instruction.
 """
 
 from __future__ import annotations
@@ -113,19 +113,19 @@ class Java:
 class Log:
     """The log of a broker, as its files are."""
 
-    def __init__(self, root: Path) -> None:
-        self._directory = root / "commitlog"
+    def __init__(self, root: Path, file_size: int = FILE) -> None:
+        self._directory, self._size = root / "commitlog", file_size
         self._end = 0
 
     def bytes(self, start: int, until: int) -> bytes:
         found = []
         while start < until:
-            path = self._directory / f"{start - start % FILE:020d}"
+            path = self._directory / f"{start - start % self._size:020d}"
             if not path.exists():
                 break
             with path.open("rb") as file:
-                file.seek(start % FILE)
-                part = file.read(min(until - start, FILE - start % FILE))
+                file.seek(start % self._size)
+                part = file.read(min(until - start, self._size - start % self._size))
             if not part:
                 break
             found.append(part)
@@ -140,7 +140,7 @@ class Log:
                 break
             if magic != BLANK_MAGIC and not self.bytes(self._end + size - 1, self._end + size):
                 break
-            self._end += size if magic != BLANK_MAGIC else FILE - self._end % FILE
+            self._end += size if magic != BLANK_MAGIC else self._size - self._end % self._size
         return self._end
 
     def body(self, at: int) -> bytes:
@@ -162,6 +162,20 @@ def ask(address: str, code: int) -> dict:
         return json.loads(answer.body)
 
     return asyncio.run(asked())
+
+
+def until_it_follows(master: Ours | Java, slave: Ours | Java) -> None:
+    """Wait until the slave has acknowledged the end of the log. Raises ViolationError if it does not."""
+    until = time.monotonic() + FOLLOWS_S
+    while True:
+        with contextlib.suppress(RemotingError):
+            status = ask(master.address, RequestCode.GET_BROKER_HA_STATUS)
+            end = status["masterCommitLogMaxOffset"]
+            if any(one["slaveAckOffset"] == end for one in status["haConnectionInfo"]):
+                return
+        if time.monotonic() > until:
+            raise ViolationError(f"the slave does not follow in {FOLLOWS_S:g} s: {master.said()}\n{slave.said()}")
+        time.sleep(0.2)
 
 
 class Pair:
@@ -223,7 +237,7 @@ class Pair:
             thread.join(60)
         self.look()
         victim.start()
-        self.wait_until_it_follows()
+        until_it_follows(self.master, self.slave)
 
     # -- what must hold
 
@@ -244,20 +258,6 @@ class Pair:
         if (self.slave.root / filenames.QUARANTINE).exists():
             raise ViolationError("the slave has put bytes into quarantine")
 
-    def wait_until_it_follows(self) -> None:
-        """Wait until the slave has acknowledged the end of the log."""
-        until = time.monotonic() + FOLLOWS_S
-        while True:
-            with contextlib.suppress(RemotingError):
-                status = ask(self.master.address, RequestCode.GET_BROKER_HA_STATUS)
-                end = status["masterCommitLogMaxOffset"]
-                if any(one["slaveAckOffset"] == end for one in status["haConnectionInfo"]):
-                    return
-            if time.monotonic() > until:
-                raise ViolationError(
-                    f"the slave does not follow in {FOLLOWS_S:g} s: {self.master.said()}\n{self.slave.said()}")
-            time.sleep(0.2)
-
     def start(self) -> None:
         self.master.start()
         self.slave.start()
@@ -272,7 +272,7 @@ class Pair:
                 if time.monotonic() > until:
                     raise ViolationError(f"no route: {self.master.said()}")
                 time.sleep(0.5)
-        self.wait_until_it_follows()
+        until_it_follows(self.master, self.slave)
 
     def finish(self) -> None:
         """Consume everything. Raises ViolationError."""
@@ -322,14 +322,14 @@ def has_reference() -> bool:
 
 def main() -> int:
     seed, kills = int(os.environ.get("SEED", "1")), int(os.environ.get("KILLS", "20"))
-    flush = os.environ.get("FLUSH", "ASYNC_FLUSH")
+    flushes = os.environ.get("FLUSH", "ASYNC_FLUSH,SYNC_FLUSH").split(",")
     pairs = os.environ.get("PAIRS", "ours/ours,ours/java,java/ours").split(",")
     bad = 0
     for kinds in pairs:
         if "java" in kinds and not has_reference():
             print(f"{kinds} is left out: it needs Maven, a JDK and the jars of RocketMQ")
             continue
-        bad += not run(kinds, kills, seed, flush)
+        bad += sum(not run(kinds, kills, seed, flush) for flush in flushes)
     return 1 if bad else 0
 
 
