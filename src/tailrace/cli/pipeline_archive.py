@@ -21,6 +21,7 @@ from tailrace.errors import StoreError
 
 if TYPE_CHECKING:
     from tailrace.spark.archive.job import ArchiveJob
+    from tailrace.spark.lake.bodies.topics import TopicSchemas
     from tailrace.spark.lake.catalogue import Lake
     from tailrace.spark.lake.job import LakeReport
     from tailrace.store.archive_manifest import Manifest
@@ -49,6 +50,10 @@ Table = Annotated[
 Catalog = Annotated[
     str, typer.Option("--catalog", metavar="NAME", help="With --table: a catalogue in PyIceberg's configuration. "
                       "Default: an SQLite file in ARCHIVE.")]
+Types = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--types", metavar="FILE", help="With --table: also add the topics of this TOML file to typed tables, "
+                 "with the fields of bodies as columns.")]
 SystemTopics = Annotated[
     bool, typer.Option("--system-topics", help="With --table: messages also has topics of the system and of "
                        "retries.")]
@@ -72,6 +77,7 @@ def archive(
     table: Table = "",
     catalog: Catalog = "tailrace",
     system_topics: SystemTopics = False,
+    types: Types = None,
     master: Master = "local[*]",
     conf: Conf = None,
     as_json: AsJson = False,
@@ -91,8 +97,8 @@ def archive(
         raise usage("--verify reads the archive once: run it without --follow")
     if table and verify is False:
         raise usage("--table needs verified segments: leave --no-verify out")
-    if not table and (system_topics or catalog != "tailrace"):
-        raise usage("--catalog and --system-topics need --table")
+    if not table and (system_topics or types is not None or catalog != "tailrace"):
+        raise usage("--catalog, --system-topics and --types need --table")
     period_ms, lag_ms = _times(every, lag)
     with errors():
         need_spark()
@@ -106,6 +112,7 @@ def archive(
         check_places(str(store), str(target))
         properties = read_properties(config)
         lake = _lake(target, table, catalog, properties, system_topics=system_topics) if table else nullcontext()
+        schemas = None if types is None else _schemas(types)
     signals = _set_by_signals() if follow else nullcontext(threading.Event())
     with (
         lake as tables, run_job("archive", master, conf, [store], as_json=as_json, stage_bar=follow) as job,
@@ -120,7 +127,7 @@ def archive(
                 lag_ms=lag_ms if follow else min(lag_ms, 1)),
         ) as archiving:
             adding = None if tables is None else _Adding(
-                job, store, target, tables, settings, BrokerConfig.from_properties(properties), width)
+                job, store, target, tables, settings, BrokerConfig.from_properties(properties), width, schemas)
             failed = _follow(archiving, adding, done, period_ms / 1_000, ended) if follow else _once(
                 archiving, adding, done, verify=verify is True, accept_missing=accept_missing)
         done.report(archiving, adding, failed)
@@ -146,6 +153,13 @@ def _lake(
     return Lake(
         str(target.absolute()), namespace, BrokerConfig.from_properties(properties).broker_name, OsFileSystem(),
         catalogue=catalog, every_topic=system_topics)
+
+
+def _schemas(path: Path) -> "TopicSchemas":
+    """Read the file of --types, and its schemas, before Spark starts."""
+    from tailrace.spark.lake.bodies.topics import TopicSchemas  # noqa: PLC0415 - PyArrow
+
+    return TopicSchemas(str(path.absolute()), OsFileSystem())
 
 
 class _Archived:
@@ -196,13 +210,14 @@ class _Adding:
 
     def __init__(
         self, job: Job, store: Path, target: Path, tables: "Lake", settings: StoreConfig, broker: BrokerConfig,
-        at_once: int,
+        at_once: int, schemas: "TopicSchemas | None",
     ) -> None:
         from tailrace.spark.lake.job import LakeJob, spark_runner  # noqa: PLC0415 - PyIceberg
 
         self._job = job
         self._lake_job = LakeJob(
-            str(store), str(target), tables, spark_runner(job.spark), broker=broker, config=settings, at_once=at_once)
+            str(store), str(target), tables, spark_runner(job.spark), broker=broker, config=settings, at_once=at_once,
+            schemas=schemas)
         self._done: list[LakeReport] = []
 
     def step(self) -> None:
@@ -213,15 +228,22 @@ class _Adding:
             self._job.tell(f"{found.segments} segments with {found.message_rows} messages are in the tables")
         elif found.ranges:
             self._job.tell(f"{found.message_rows} messages of the last segment are in the tables")
+        if found.typed_rows:
+            self._job.tell(
+                f"{found.typed_rows} messages are in typed tables, {found.bad_bodies} with a body that does not fit")
         if found.waits:
             self._job.tell(f"the tables wait: {found.waits}")
+        if found.refused:
+            raise StoreError("; ".join(found.refused))
 
     def figures(self) -> dict[str, int]:
         """Return the members of the report."""
         return {
             "tableSegments": sum(one.segments for one in self._done),
             "tableMessages": sum(one.message_rows for one in self._done),
-            "tableCommits": sum(one.commits for one in self._done)}
+            "tableCommits": sum(one.commits for one in self._done),
+            "typedMessages": sum(one.typed_rows for one in self._done),
+            "badBodies": sum(one.bad_bodies for one in self._done)}
 
 
 def _once(

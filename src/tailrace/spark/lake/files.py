@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from tailrace.errors import CorruptionError
 from tailrace.formats.filenames import file_name_to_offset
-from tailrace.spark.lake.schemas import Ids, arrow_paths, check_ids, statistics_of
+from tailrace.spark.lake.schemas import Ids, arrow_paths, check_ids, leaves_of, statistics_of
 
 __all__ = ["WrittenFile", "segment_of", "written_file"]
 
@@ -48,7 +48,7 @@ def written_file(
 ) -> WrittenFile:
     """Return a file by its footer, after a comparison of its field ids with those of the table.
 
-    ``table`` is ``raw`` or ``messages``. Raises CorruptionError for a file that must not be added.
+    ``table`` is ``raw``, ``messages`` or ``typed``. Raises CorruptionError for a file that must not be added.
     """
     schema = footer.schema.to_arrow_schema()
     if why := check_ids(schema, ids):
@@ -56,12 +56,12 @@ def written_file(
     kinds = {name: kind for name, (_, kind) in arrow_paths(schema).items()}
     made = WrittenFile(path, size, footer.num_rows, day, splits=tuple(
         sorted(_begin(footer.row_group(number)) for number in range(footer.num_row_groups))))
-    kept = frozenset(statistics_of(table))
+    kept, leaves = frozenset(statistics_of(table)), leaves_of(schema)
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
         for leaf in range(group.num_columns):
             column = group.column(leaf)
-            name = _path(column.path_in_schema)
+            name = leaves[leaf]
             one = ids.of[name]
             made.column_sizes[one] = made.column_sizes.get(one, 0) + column.total_compressed_size
             if name in kept:
@@ -93,11 +93,6 @@ def _bytes(kind: str, value: Any) -> bytes:
 
 def _value(kind: str, data: bytes) -> Any:
     return struct.unpack(_NUMBERS[kind], data)[0] if kind in _NUMBERS else data
-
-
-def _path(leaf: str) -> str:
-    """Return the path of a field by that of its leaf in Parquet: ``keys.list.element`` is ``keys.element``."""
-    return leaf.replace(".list.", ".").replace(".key_value.", ".")
 
 
 def _begin(group: Any) -> int:

@@ -4,8 +4,8 @@ The archive is the source, so a table can be created at any time, also after the
 the order of the log. A segment that is in the log and not in the archive yet holds back the segments after it; one that
 retention deleted before it was archived does not.
 
-The table ``messages`` also gets the ranges that the archive has of the segment that is still written. The commit that
-adds the sealed segment takes their rows out again.
+The table ``messages`` and the typed tables also get the ranges that the archive has of the segment that is still
+written. The commit that adds the sealed segment takes their rows out again.
 
 A kill at any step leaves whole segments in each table: rows and mark are one commit. Data files of commits that did not
 happen are removed by the next job for the same archive and table.
@@ -19,14 +19,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, final
 
+from tailrace import events
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import StoreError
-from tailrace.spark.lake.catalogue import Lake, LakeTable, Mark
+from tailrace.logs import get_logger
+from tailrace.spark.lake.bodies.rows import TopicSchema
+from tailrace.spark.lake.bodies.topics import TopicSchemas
+from tailrace.spark.lake.catalogue import FORGOTTEN, Lake, LakeTable, Mark
 from tailrace.spark.lake.commit import commit, expire_snapshots, files_of_ranges
-from tailrace.spark.lake.files import segment_of
-from tailrace.spark.lake.task import LakeResult, LakeTask, Target, run_task
+from tailrace.spark.lake.files import WrittenFile, segment_of
+from tailrace.spark.lake.task import LakeResult, LakeTask, Target, TypedTarget, run_task
 from tailrace.store.archive_manifest import (
     OPEN,
     Manifest,
@@ -39,6 +43,7 @@ from tailrace.store.log_paths import segment_files
 
 __all__ = ["LakeJob", "LakeReport", "local_runner", "spark_runner"]
 
+_log = get_logger(__name__)
 Runner = Callable[[Sequence[LakeTask]], Iterable[LakeResult]]
 _GROUP: Final = 64
 """Largest number of segments in a commit."""
@@ -60,6 +65,11 @@ class LakeReport:
     message_rows: int = 0
     commits: int = 0
     waits: str = ""
+    typed_rows: int = 0
+    bad_bodies: int = 0
+    """Rows of typed tables whose body does not fit its schema."""
+    refused: list[str] = field(default_factory=list)
+    """Why typed tables were left out of the step, such as a registry that does not answer."""
 
 
 @dataclass(slots=True)
@@ -86,12 +96,13 @@ class LakeJob:
     """Adds the segments of an archive to the tables of ``lake``. The caller holds the lock of the archive.
 
     ``at_once`` segments are read together. ``broker`` names the topics of the system that ``messages`` leaves out.
+    ``schemas`` names the topics that have typed tables.
     """
 
     def __init__(
         self, store: str, archive: str, lake: Lake, run: Runner, *, broker: BrokerConfig, at_once: int = 2,
         config: StoreConfig | None = None, clock: Clock | None = None, file_system: FileSystem | None = None,
-        progress: Callable[[LakeReport], None] | None = None,
+        progress: Callable[[LakeReport], None] | None = None, schemas: TopicSchemas | None = None,
     ) -> None:
         self._store, self._archive = str(Path(store).absolute()), str(Path(archive).absolute())
         self._lake, self._run, self._at_once = lake, run, at_once
@@ -102,11 +113,16 @@ class LakeJob:
             self._store, config=config, file_system=self._file_system, raw=True).log_paths.all
         self._clock = clock or SystemClock()
         self._progress = progress
-        self._tables = (lake.raw, lake.messages)
+        self._schemas = schemas
+        self._typed: dict[str, TopicSchema] = {}
+        """By the names of the typed tables among ``_tables``."""
+        self._opened: dict[str, LakeTable] = {}
+        """Typed tables by topic."""
+        self._forgotten: dict[str, str] = {}
+        """The property FORGOTTEN of each table when the step began."""
+        self._tables = [lake.raw, lake.messages]
         for table in self._tables:
-            mark = table.refresh()
-            self._check_identity(table, mark)
-            self._remove_left_over(table, mark or _NOTHING)
+            self._begin(table)
 
     def step(self) -> LakeReport:
         """Add the segments that the archive has and the tables do not have. Return what was added.
@@ -114,8 +130,10 @@ class LakeJob:
         Raises StoreError if a segment or a commit fails; what was committed before stays.
         """
         report = LakeReport()
+        self._open_typed(report)
         marks = [table.refresh() for table in self._tables]
         waiting, report.waits = self._waiting(marks)
+        self._forgotten = {one.name: one.table.properties.get(FORGOTTEN, "") for one in self._tables}
         targets = [self._target(table) for table in self._tables]
         self._replace(waiting, marks, targets, report)
         new = [one for one in waiting if one.segment >= min(_until(mark) for mark in marks)]
@@ -141,6 +159,30 @@ class LakeJob:
         return report
 
     # -- planning
+
+    def _begin(self, table: LakeTable) -> None:
+        mark = table.refresh()
+        self._check_identity(table, mark)
+        self._remove_left_over(table, mark or _NOTHING)
+
+    def _open_typed(self, report: LakeReport) -> None:
+        """Open the typed tables with the schemas as they are now. One that cannot be is left out and reported."""
+        self._tables = [self._lake.raw, self._lake.messages]
+        self._typed = {}
+        if (schemas := self._schemas) is None:
+            return
+        for topic in schemas.topics:
+            try:
+                schema = schemas.schema_of(topic)
+                table = self._lake.typed(schema)
+                if topic not in self._opened:
+                    self._begin(table)
+                self._opened[topic] = table
+            except StoreError as error:
+                report.refused.append(f"topic {topic} is not in its typed table: {error}")
+                continue
+            self._tables.append(table)
+            self._typed[table.name] = schema
 
     def _target(self, table: LakeTable) -> Target:
         """Return the target of a table. Its directory is of this archive alone, so that no other job removes a file."""
@@ -177,11 +219,14 @@ class LakeJob:
     def _task(
         self, manifest: Manifest, marks: Sequence[Mark | None], targets: Sequence[Target], *, replaced: bool = False
     ) -> LakeTask:
-        raw, messages = (
+        raw, messages, *typed = (
             target if manifest.segment >= _until(mark) else None for target, mark in zip(targets, marks, strict=True))
         return LakeTask(
             self._archive, manifest, self._lake.messages.broker, self._own_topics, self._lake.every_topic,
-            targets[0] if replaced else raw, None if replaced else messages)
+            targets[0] if replaced else raw, None if replaced else messages,
+            () if replaced else tuple(
+                TypedTarget(target, table.whole_schema, self._typed[table.name])
+                for target, table in zip(typed, self._tables[2:], strict=True) if target is not None))
 
     def _check_identity(self, table: LakeTable, mark: Mark | None) -> None:
         """Raise StoreError unless the archive has the segment that a mark names."""
@@ -218,8 +263,11 @@ class LakeJob:
         report.commits += 1
 
     def _add_ranges(self, report: LakeReport) -> None:
-        """Add the ranges of the segment that is still written to ``messages``."""
-        table = self._lake.messages
+        """Add the ranges of the segment that is still written to ``messages`` and the typed tables."""
+        for table in self._tables[1:]:
+            self._add_ranges_to(table, report)
+
+    def _add_ranges_to(self, table: LakeTable, report: LakeReport) -> None:
         before = table.refresh() or _NOTHING
         there = list_manifests(self._file_system, self._archive, OPEN)
         begin = before.until if before.segment >= 0 else min(there, default=0)
@@ -234,22 +282,43 @@ class LakeJob:
         if not all(one.verified for one in new):
             report.waits = f"a range of the segment {begin} is not verified"
             return
+        every = Mark(1 << 63, -1, "", 0)
+        marks = [None if one is table else every for one in self._tables]
         targets = [self._target(one) for one in self._tables]
-        tasks = [replace(self._task(one, [None, None], targets), raw=None) for one in new]
-        results = [*self._run(tasks)]
+        results = [*self._run([self._task(one, marks, targets) for one in new])]
         for result in results:
             if result.problem:
                 raise StoreError(f"the range at {result.segment} is not in the tables: {result.problem}")
-        files = [file for one in results for file in one.messages]
+        files = [file for one in results for file in self._files(one, table)]
         rows = sum(file.rows for file in files)
         mark = before._replace(
             open_until=new[-1].until, open_rows=before.open_rows + rows,
             until=begin if before.segment < 0 else before.until)
-        commit(table, files, None if before is _NOTHING else before, mark)
+        commit(table, files, None if before is _NOTHING else before, mark, forgotten=self._forgotten[table.name])
         expire_snapshots(table)
-        report.ranges += len(new)
-        report.message_rows += rows
+        self._count(table, files, report)
+        if table.kind == "messages":
+            report.ranges += len(new)
+
+    def _files(self, result: LakeResult, table: LakeTable) -> list[WrittenFile]:
+        if table.kind == "typed":
+            return result.typed[self._typed[table.name].topic]
+        return result.raw if table.kind == "raw" else result.messages
+
+    def _count(self, table: LakeTable, files: Sequence[WrittenFile], report: LakeReport) -> None:
+        rows = sum(file.rows for file in files)
         report.commits += 1
+        if table.kind == "raw":
+            report.raw_rows += rows
+        elif table.kind == "messages":
+            report.message_rows += rows
+        else:
+            report.typed_rows += rows
+            number = table.ids.of["_error"]
+            bad = sum(file.value_counts.get(number, 0) - file.null_counts.get(number, 0) for file in files)
+            report.bad_bodies += bad
+            if bad:
+                events.BODIES_DO_NOT_FIT_THEIR_SCHEMA.log(_log, table=table.name, count=bad)
 
     def _commit(self, group: _Group, report: LakeReport) -> None:
         if not group.manifests:
@@ -261,18 +330,14 @@ class LakeJob:
                 if one.segment >= _until(before)]
             if not new:
                 continue
-            files = [file for _, result in new for file in getattr(result, table.kind)]
+            files = [file for _, result in new for file in self._files(result, table)]
             last = new[-1][0]
             newest = max(one.archived_at for one, _ in new)
             commit(table, files, before, Mark(
-                last.until, last.segment, last.sha256, newest if before is None else max(newest, before.archived_at)))
+                last.until, last.segment, last.sha256, newest if before is None else max(newest, before.archived_at)),
+                forgotten=self._forgotten[table.name] if table.kind != "raw" else None)
             expire_snapshots(table)
-            rows = sum(file.rows for file in files)
-            if table.kind == "raw":
-                report.raw_rows += rows
-            else:
-                report.message_rows += rows
-            report.commits += 1
+            self._count(table, files, report)
         report.segments += len(group.manifests)
         if self._progress is not None:
             self._progress(report)

@@ -18,7 +18,7 @@ from tailrace.formats.inner_batch import INNER_BATCH_BITS
 from tailrace.spark.archive.layout import MESSAGE
 from tailrace.spark.archive.rows import ENCODED_COLUMNS
 from tailrace.spark.buffers import Scratch
-from tailrace.spark.lake.schemas import BROKER, MESSAGES_SCHEMA, SOURCE_NAMES
+from tailrace.spark.lake.schemas import BROKER, MESSAGES_SCHEMA, SOURCE_NAMES, STORE_TIME
 from tailrace.spark.source.archived_batches import records_of
 
 __all__ = ["NEEDED", "NEEDED_OF_BATCHES", "days_of", "has_inner_batch", "messages_in"]
@@ -123,9 +123,9 @@ def _time(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(inside, column, pa.scalar(None, column.type))
 
 
-def days_of(table: pa.Table) -> dict[int | None, pa.Table]:
-    """Return the rows of ``messages`` by the UTC day of their store time, counted from 1970; None without one."""
-    times = table["store_timestamp"].cast(pa.int64())
+def days_of(table: pa.Table, column: str = STORE_TIME) -> dict[int | None, pa.Table]:
+    """Return the rows of a table by the UTC day of their store time, counted from 1970; None without one."""
+    times = table[column].cast(pa.int64())
     days = times.fill_null(-1).to_numpy() // _DAY_US
     found = np.unique(days).tolist()
     if len(found) == 1:

@@ -1,4 +1,4 @@
-"""Columns of the two tables, and the field ids under which a table knows them."""
+"""Columns of the tables, and the field ids under which a table knows them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tailrace.errors import StoreError
 from tailrace.spark.archive.layout import FIELD_ID, WRITTEN_SCHEMA, with_field_ids
 
 __all__ = [
-    "BROKER", "DAY", "MESSAGES_SCHEMA", "RAW_SCHEMA", "SOURCE_NAMES", "STORE_TIME", "Ids", "arrow_paths", "check_ids",
-    "ids_of", "marked", "message_options", "statistics_of",
+    "BROKER", "DAY", "FORMS", "MESSAGES_SCHEMA", "RAW_SCHEMA", "SOURCE_NAMES", "STORE_TIME", "Form", "Ids",
+    "arrow_paths", "check_ids", "file_options", "ids_of", "leaves_of", "marked", "message_options", "statistics_of",
 ]
 
 BROKER: Final = "broker"
@@ -58,10 +58,38 @@ MESSAGES_SCHEMA: Final = with_field_ids(pa.schema([
 ]))
 """Columns of ``messages``. ``body`` is decompressed; if that fails it is as stored and ``body_error`` says why. A time
 outside of the years 1970 to 9999, which Python cannot show, is null."""
-_STATISTICS: Final = {
-    "raw": ("topic", "queueId", "queueOffset", "commitLogOffset", "storeTimestamp"),
-    "messages": ("broker", "topic", "queue_id", "queue_offset", "commit_log_offset", "store_timestamp"),
+
+
+class Form(NamedTuple):
+    """Names of the columns that jobs need in every table of a kind, "" if it has no such column."""
+
+    broker: str
+    topic: str
+    time: str
+    position: str
+    keys: str
+    uniq_key: str
+    order: tuple[str, ...]
+    """Columns by which the rows of a row group are in order."""
+    others: tuple[str, ...] = ()
+    """Further columns with bounds in the metadata."""
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """The columns whose bounds are in the metadata of the table."""
+        return tuple(dict.fromkeys(
+            one for one in (self.broker, *self.order, self.position, self.time, *self.others) if one))
+
+
+FORMS: Final = {
+    "raw": Form("", "topic", "storeTimestamp", "commitLogOffset", "keys", "uniqKey",
+                ("topic", "queueId", "queueOffset")),
+    "messages": Form("broker", "topic", "store_timestamp", "commit_log_offset", "keys", "uniq_key",
+                     ("topic", "queue_id", "queue_offset")),
+    "typed": Form("_broker", "", "_store_timestamp", "_commit_log_offset", "_keys", "_uniq_key",
+                  ("_queue_id", "_queue_offset"), ("_error",)),
 }
+"""The three kinds of tables."""
 _REPEATED: Final = (
     "broker", "topic", "tags", "queue_id", "born_host", "store_host", "flag", "sys_flag", "reconsume_times",
     "prepared_transaction_offset", "body_error", "properties.key_value.key",
@@ -69,6 +97,8 @@ _REPEATED: Final = (
 _GROWING: Final = ("queue_offset", "commit_log_offset", "store_size", "born_timestamp", "store_timestamp", "deliver_at")
 _TYPES: Final = {
     pa.string(): "string", pa.binary(): "binary", pa.int32(): "int", pa.int64(): "long", _TIME: "timestamptz",
+    pa.timestamp("us"): "timestamp", pa.bool_(): "boolean", pa.float32(): "float", pa.float64(): "double",
+    pa.date32(): "date",
 }
 
 
@@ -81,7 +111,7 @@ class Ids(NamedTuple):
 
 def statistics_of(table: str) -> tuple[str, ...]:
     """Return the columns whose bounds are in the metadata of a table. Others would only make it larger."""
-    return _STATISTICS[table]
+    return FORMS[table].statistics
 
 
 def arrow_paths(schema: pa.Schema) -> dict[str, tuple[int | None, str]]:
@@ -96,6 +126,11 @@ def arrow_paths(schema: pa.Schema) -> dict[str, tuple[int | None, str]]:
         elif pa.types.is_map(kind):
             key = walk(kind.key_field, f"{path}.key")
             text = f"map<{key}, {walk(kind.item_field, f'{path}.value')}>"
+        elif pa.types.is_struct(kind):
+            inner = [walk(kind.field(number), f"{path}.{kind.field(number).name}") for number in range(kind.num_fields)]
+            text = f"struct<{', '.join(inner)}>"
+        elif pa.types.is_decimal(kind):
+            text = f"decimal({kind.precision}, {kind.scale})"
         else:
             text = _TYPES.get(kind, str(kind))
         found[path] = None if number is None else int(number), text
@@ -114,9 +149,28 @@ def marked(schema: pa.Schema, ids: Ids) -> pa.Schema:
             kind = pa.list_(walk(kind.value_field, f"{path}.element"))
         elif pa.types.is_map(kind):
             kind = pa.map_(walk(kind.key_field, f"{path}.key"), walk(kind.item_field, f"{path}.value"))
+        elif pa.types.is_struct(kind):
+            kind = pa.struct([
+                walk(kind.field(number), f"{path}.{kind.field(number).name}") for number in range(kind.num_fields)])
         return field.with_type(kind).with_metadata({FIELD_ID: str(ids.of[path])})
 
     return pa.schema([walk(one, one.name) for one in schema])
+
+
+def leaves_of(schema: pa.Schema) -> list[str]:
+    """Return the paths of the columns of a Parquet file with this schema, in their order."""
+    def walk(field: pa.Field, path: str) -> list[str]:
+        kind = field.type
+        if pa.types.is_list(kind):
+            return walk(kind.value_field, f"{path}.element")
+        if pa.types.is_map(kind):
+            return [*walk(kind.key_field, f"{path}.key"), *walk(kind.item_field, f"{path}.value")]
+        if pa.types.is_struct(kind):
+            inner = [kind.field(number) for number in range(kind.num_fields)]
+            return [leaf for one in inner for leaf in walk(one, f"{path}.{one.name}")]
+        return [path]
+
+    return [leaf for one in schema for leaf in walk(one, one.name)]
 
 
 def check_ids(schema: pa.Schema, ids: Ids) -> str:
@@ -139,12 +193,24 @@ def message_options(rows: int) -> dict[str, Any]:
     place = MESSAGES_SCHEMA.get_field_index
     return {
         "compression": "zstd", "compression_level": 1, "use_dictionary": list(_REPEATED),
-        "write_statistics": [*_STATISTICS["messages"], "tags", "uniq_key", "born_timestamp",
+        "write_statistics": [*FORMS["messages"].statistics, "tags", "uniq_key", "born_timestamp",
                              "deliver_at"],
         "write_page_index": True,
         "column_encoding": {**dict.fromkeys(_GROWING, "DELTA_BINARY_PACKED"), "uniq_key": "DELTA_BYTE_ARRAY"},
         "bloom_filter_options": {"uniq_key": bloom, "keys.list.element": bloom},
         "sorting_columns": [pq.SortingColumn(place(name)) for name in ("topic", "queue_id", "queue_offset")],
+    }
+
+
+def file_options(kind: str, schema: pa.Schema, rows: int) -> dict[str, Any]:
+    """Return the options of the Parquet files of a table that is ``messages`` or ``typed``."""
+    if kind == "messages":
+        return message_options(rows)
+    bloom = {"ndv": max(rows, 1), "fpp": 0.01}
+    return {
+        "compression": "zstd", "compression_level": 1, "write_statistics": True, "write_page_index": True,
+        "bloom_filter_options": {"_uniq_key": bloom, "_keys.list.element": bloom},
+        "sorting_columns": [pq.SortingColumn(schema.get_field_index(name)) for name in FORMS[kind].order],
     }
 
 

@@ -1,29 +1,32 @@
-"""The work of a task on an archived segment: the data files of both tables.
+"""The work of a task on an archived segment: the data files of all tables.
 
 Nothing here commits. A task that is run twice, or killed, leaves files that no snapshot names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailrace.env.entropy import SystemEntropy
-from tailrace.env.filesystem import File, FileSystem, OsFileSystem
+from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats import names as N
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.node.topic_config import SYSTEM_TOPICS
 from tailrace.spark.archive.layout import ROW_GROUP, write_options
 from tailrace.spark.archive.parquet_file import opened
-from tailrace.spark.archive.task import FileSink
 from tailrace.spark.buffers import Scratch
+from tailrace.spark.lake.bodies.rows import TopicSchema, typed_rows
+from tailrace.spark.lake.conditions import Condition, matching
+from tailrace.spark.lake.data_file import DataFile
 from tailrace.spark.lake.files import WrittenFile, written_file
 from tailrace.spark.lake.message_rows import (
     NEEDED,
@@ -33,17 +36,20 @@ from tailrace.spark.lake.message_rows import (
     messages_in,
 )
 from tailrace.spark.lake.schemas import (
+    FORMS,
     MESSAGES_SCHEMA,
     RAW_SCHEMA,
     Ids,
     arrow_paths,
     check_ids,
+    file_options,
     marked,
-    message_options,
 )
 from tailrace.store.archive_manifest import ArchivedFile, Manifest, archived_path
 
-__all__ = ["LakeResult", "LakeTask", "Target", "file_name", "is_business_topic", "run_task", "write_data_files"]
+__all__ = [
+    "LakeResult", "LakeTask", "Target", "TypedTarget", "file_name", "is_business_topic", "run_task", "write_data_files",
+]
 
 _GROUP_BYTES: Final = 64 << 20
 """Bytes of the columns of ``messages`` in a row group."""
@@ -55,11 +61,22 @@ class Target:
 
     ids: Ids
     directory: str
+    forgotten: tuple[tuple[Condition, int], ...] = ()
+    """Rows of the broker that a user has removed: those that match and lie before a position."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypedTarget:
+    """A typed table: its columns with field ids, and the schemas of the bodies of its topic."""
+
+    target: Target
+    schema: pa.Schema
+    topic: TopicSchema
 
 
 @dataclass(frozen=True, slots=True)
 class LakeTask:
-    """An archived segment. A table that has its rows already is None."""
+    """An archived segment. A table that has its rows already is None, or not among ``typed``."""
 
     archive: str
     manifest: Manifest
@@ -69,6 +86,7 @@ class LakeTask:
     every_topic: bool
     raw: Target | None
     messages: Target | None
+    typed: tuple[TypedTarget, ...] = ()
 
 
 @dataclass(slots=True)
@@ -78,6 +96,8 @@ class LakeResult:
     segment: int
     raw: list[WrittenFile] = field(default_factory=list)
     messages: list[WrittenFile] = field(default_factory=list)
+    typed: dict[str, list[WrittenFile]] = field(default_factory=dict)
+    """By the topic of the table."""
     problem: str = ""
 
 
@@ -99,10 +119,9 @@ def write_data_files(task: LakeTask, file_system: FileSystem, attempt: str) -> L
     try:
         if task.raw is not None:
             result.raw = _raw_files(task, task.raw, file_system, attempt)
-        if task.messages is not None:
+        if task.messages is not None or task.typed:
             with ExitStack() as stack:
-                writer = _MessageWriter(task, task.messages, file_system, attempt, stack)
-                result.messages = writer.write()
+                _write_rows(task, result, file_system, attempt, stack)
     except (StoreError, OSError, pa.ArrowException) as error:
         return LakeResult(task.manifest.segment, problem=f"{type(error).__name__}: {error}")
     return result
@@ -139,79 +158,107 @@ def _copied(
     most = max((archived.metadata.row_group(number).num_rows for number in groups), default=1)
     path = f"{target.directory}/{file_name(task.manifest.segment, 'copy', attempt)}"
     with ExitStack() as stack:
-        file = _DataFile(file_system, path, schema, write_options(most), stack)
+        file = DataFile(file_system, path, schema, write_options(most), stack)
         for number in groups:
             file.write(archived.read_row_group(number).cast(schema))
         return file.finish(target.ids, "raw", None)
 
 
-class _DataFile:
-    """A Parquet file that is written; ``finish`` makes it durable."""
+def _write_rows(
+    task: LakeTask, result: LakeResult, file_system: FileSystem, attempt: str, stack: ExitStack
+) -> None:
+    """Write the messages of a segment to ``messages`` and to the typed tables, in one pass over its files."""
+    scratch, read = Scratch(), Scratch()
+    writers = [_RowWriter(task, one.target, one, file_system, attempt, stack) for one in task.typed]
+    if task.messages is not None:
+        writers.append(_RowWriter(task, task.messages, None, file_system, attempt, stack))
+    piece = -1
+    for start, table in _row_groups(task, file_system, read):
+        if start != piece:  # the rows of a piece of the log are in their order, and a row group of its own
+            for one in writers:
+                one.begin_piece()
+            piece = start
+        is_mixed = has_inner_batch(table)
+        for made in messages_in(table, task.broker, lambda topic: any(one.has(topic) for one in writers), scratch):
+            for one in writers:
+                one.add(made, is_mixed=is_mixed)
+    for one in writers:
+        files = one.finish()
+        if one.typed is None:
+            result.messages = files
+        else:
+            result.typed[one.typed.topic.topic] = files
 
-    def __init__(
-        self, file_system: FileSystem, path: str, schema: pa.Schema, options: dict[str, object], stack: ExitStack
-    ) -> None:
-        self._path, self._file_system = path, file_system
-        file_system.makedirs(path.rpartition("/")[0])
-        self._file: File = stack.enter_context(closing(file_system.open(path, writable=True, create=True)))
-        self._sink = FileSink(self._file)
-        self._writer = stack.enter_context(pq.ParquetWriter(pa.PythonFile(self._sink, "w"), schema, **options))
 
-    def write(self, table: pa.Table) -> None:
-        """Write a row group."""
-        self._writer.write_table(table, row_group_size=max(len(table), 1))
+class _RowWriter:
+    """Writes the rows of a segment for one table: a file for each day, a row group for about 64 MiB of columns.
 
-    def finish(self, ids: Ids, table: str, day: int | None) -> WrittenFile:
-        """Write the footer, sync file and name, and return the file as the table needs it."""
-        self._writer.close()
-        self._sink.finish()
-        self._file_system.sync_dir(self._path.rpartition("/")[0])
-        with pq.ParquetFile(pa.PythonFile(_Reader(self._file), "r")) as found:
-            return written_file(f"file://{self._path}", self._sink.size, found.metadata, ids, table, day)
-
-
-class _MessageWriter:
-    """Writes the messages of a segment: a file for each day, a row group for about 64 MiB of columns.
-
-    The rows of a row group are in the order of topic, queue and offset.
+    The rows of a row group are in the order of topic, queue and offset. Without ``typed`` the table is ``messages``.
     """
 
     def __init__(
-        self, task: LakeTask, target: Target, file_system: FileSystem, attempt: str, stack: ExitStack
+        self, task: LakeTask, target: Target, typed: TypedTarget | None, file_system: FileSystem, attempt: str,
+        stack: ExitStack,
     ) -> None:
         self._task, self._target, self._file_system = task, target, file_system
         self._attempt, self._stack = attempt, stack
-        self._schema = marked(MESSAGES_SCHEMA, target.ids)
+        self.typed = typed
+        self._kind = "messages" if typed is None else "typed"
+        self._schema = marked(MESSAGES_SCHEMA, target.ids) if typed is None else typed.schema
         self._waiting: dict[int | None, list[pa.Table]] = {}
         self._mixed: set[int | None] = set()
         """Days whose waiting rows are not in the order of topic, queue and offset."""
-        self._files: dict[int | None, _DataFile] = {}
+        self._files: dict[int | None, DataFile] = {}
 
-    def write(self) -> list[WrittenFile]:
-        task, scratch, read = self._task, Scratch(), Scratch()
-        is_wanted: Callable[[str], bool] = (
-            (lambda _: True) if task.every_topic else lambda topic: is_business_topic(topic, task.own_topics))
-        piece = -1
-        for start, table in _row_groups(task, self._file_system, read):
-            if start != piece:  # the rows of a piece of the log are in their order, and a row group of its own
-                for day in list(self._waiting):
-                    if sum(one.nbytes for one in self._waiting[day]) >= _GROUP_BYTES // 2:
-                        self._flush(day)
-                self._mixed.update(self._waiting)
-                piece = start
-            is_mixed = has_inner_batch(table)
-            for made in messages_in(table, task.broker, is_wanted, scratch):
-                for day, rows in days_of(made).items():
-                    waiting = self._waiting.setdefault(day, [])
-                    waiting.append(rows)
-                    if is_mixed:
-                        self._mixed.add(day)
-                    if sum(one.nbytes for one in waiting) >= 2 * _GROUP_BYTES:
-                        self._flush(day)
+    def has(self, topic: str) -> bool:
+        """Return whether the table has messages of a topic."""
+        if self.typed is not None:
+            return topic == self.typed.topic.topic
+        return self._task.every_topic or is_business_topic(topic, self._task.own_topics)
+
+    def begin_piece(self) -> None:
+        """End the row groups that are half full, because the rows that follow begin a new order."""
+        for day in list(self._waiting):
+            if sum(one.nbytes for one in self._waiting[day]) >= _GROUP_BYTES // 2:
+                self._flush(day)
+        self._mixed.update(self._waiting)
+
+    def add(self, made: pa.Table, *, is_mixed: bool) -> None:
+        """Add rows of ``messages``, of any topics."""
+        if self.typed is None:
+            made = self._own_rows(made)
+        made = self._without_forgotten(made)
+        if self.typed is not None:
+            made = typed_rows(made, self.typed.topic, self._schema)
+        if not len(made):
+            return
+        for day, rows in days_of(made, FORMS[self._kind].time).items():
+            waiting = self._waiting.setdefault(day, [])
+            waiting.append(rows)
+            if is_mixed:
+                self._mixed.add(day)
+            if sum(one.nbytes for one in waiting) >= 2 * _GROUP_BYTES:
+                self._flush(day)
+
+    def _own_rows(self, made: pa.Table) -> pa.Table:
+        if all(self.has(one.topic.topic) for one in self._task.typed):
+            return made  # the typed tables have brought no topic that this one does not have
+        topics = made["topic"].unique().to_pylist()
+        return made.filter(pc.is_in(made["topic"], pa.array([one for one in topics if self.has(one)], pa.string())))
+
+    def _without_forgotten(self, made: pa.Table) -> pa.Table:
+        for condition, until in self._target.forgotten:
+            gone = matching(made, FORMS["messages"], [condition]) & (made["commit_log_offset"].to_numpy() < until)
+            if gone.any():
+                made = made.filter(pa.array(~gone))
+        return made
+
+    def finish(self) -> list[WrittenFile]:
+        """End all files, durably, and return them."""
         for day in list(self._waiting):
             self._flush(day)
         return [
-            file.finish(self._target.ids, "messages", day)
+            file.finish(self._target.ids, self._kind, day)
             for day, file in sorted(self._files.items(), key=lambda one: -1 if one[0] is None else one[0])]
 
     def _flush(self, day: int | None) -> None:
@@ -219,12 +266,12 @@ class _MessageWriter:
         table = pa.concat_tables(waiting)
         if day in self._mixed:
             self._mixed.remove(day)
-            table = table.sort_by([(name, "ascending") for name in ("topic", "queue_id", "queue_offset")])
+            table = table.sort_by([(name, "ascending") for name in FORMS[self._kind].order])
         if day not in self._files:
             text = "none" if day is None else str(np.datetime64(day, "D"))
             path = f"{self._target.directory}/{file_name(self._task.manifest.segment, text, self._attempt)}"
-            self._files[day] = _DataFile(
-                self._file_system, path, self._schema, message_options(ROW_GROUP), self._stack)
+            self._files[day] = DataFile(
+                self._file_system, path, self._schema, file_options(self._kind, self._schema, ROW_GROUP), self._stack)
         self._files[day].write(table)
 
 
@@ -238,31 +285,3 @@ def _row_groups(task: LakeTask, file_system: FileSystem, scratch: Scratch) -> It
                 if has_inner_batch(table):
                     table = found.read_row_group(number, columns=list(NEEDED_OF_BATCHES), use_threads=False)
                 yield file.start, table
-
-
-class _Reader:
-    """Reads a file from any position, as PyArrow asks for it."""
-
-    def __init__(self, file: File) -> None:
-        self._file, self._at, self.closed = file, 0, False
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._at = (0, self._at, self._file.size())[whence] + offset
-        return self._at
-
-    def read(self, n: int = -1) -> bytes:
-        data = self._file.pread(self._file.size() - self._at if n < 0 else n, self._at)
-        self._at += len(data)
-        return data
-
-    def close(self) -> None:
-        self.closed = True
