@@ -18,6 +18,7 @@ from tailrace.cli import (
     pipeline,
     pipeline_archive,
     pipeline_tables,
+    pipeline_upkeep,
     replica,
     topics,
 )
@@ -67,6 +68,7 @@ _GROUPS: Final[dict[str, tuple[str, dict[str, Callable[..., Any]]]]] = {
     "pipeline": ("Run Spark jobs over store directories. They need the extra `spark` and Java 17.", {
         "audit": pipeline.audit, "rebuild": pipeline.rebuild, "replay": pipeline.replay,
         "archive": pipeline_archive.archive, "restore": pipeline_archive.restore,
+        "compact": pipeline_upkeep.compact, "expire": pipeline_upkeep.expire, "forget": pipeline_upkeep.forget,
         "traffic": pipeline_tables.traffic, "lag": pipeline_tables.lag, "timers": pipeline_tables.timers,
         "retention": pipeline_tables.retention}),
 }
