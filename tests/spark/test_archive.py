@@ -222,9 +222,45 @@ def test_a_topic_is_a_table_after_the_command_also_while_it_follows(spark, tmp_p
     assert bodies() == list(range(count + report["tableMessages"]))
 
 
+def test_tables_are_kept_by_jobs(spark, tmp_path):
+    pytest.importorskip("pyiceberg")
+    from tailrace.spark.lake.catalogue import Namespace
+
+    path, archive = tmp_path / "s", tmp_path / "a"
+    fill(path, 0, 300)
+    (tmp_path / "t.json").write_text('{"properties": {"id": {"type": "integer"}}}')
+    (tmp_path / "types.toml").write_text("[a]\nformat = 'json'\nschema = 't.json'")
+
+    def run(*arguments, code=0):
+        done = CliRunner().invoke(app, ["pipeline", *map(str, arguments)])
+        assert done.exit_code == code, done.output
+        return [json.loads(one) for one in done.stdout.splitlines()] or done.stderr
+
+    [report] = run("archive", path, archive, "--table", "lake", "--types", tmp_path / "types.toml")
+    assert report["typedMessages"] == report["badBodies"] == report["tableMessages"] > 200
+    done = run("compact", archive, "--table", "lake")
+    assert [(one["table"], one["filesAfter"]) for one in done] == [("lake.messages", 1), ("lake.topic_a", 1)]
+    done = run("expire", archive, "--table", "lake", "--snapshots", "0", "--rows", "a=365d")
+    assert [one["snapshotsExpired"] > 0 for one in done] == [False, True, True]
+    assert [one["rowsRemoved"] for one in done] == [0, 0, 0]
+    with Namespace(str(archive), "lake", OsFileSystem()) as tables:
+        key = tables.tables[0].table.scan().to_arrow()["uniq_key"][0].as_py()
+    [report] = run("forget", archive, "--table", "lake", "--key", key, "--proof", tmp_path / "proof.json")
+    assert (report["rowsRemoved"], report["filesRemoved"], report["rowsInArchive"]) == (2, 2, 1)
+    proof = json.loads((tmp_path / "proof.json").read_text())
+    assert [(one["table"], one["rowsLeft"]) for one in proof["tables"]] == [
+        ("lake.messages", 0), ("lake.topic_a", 0)]
+    assert "proof.json exists already" in run(
+        "forget", archive, "--table", "lake", "--key", key, "--proof", tmp_path / "proof.json", code=2)
+    assert "--topic or --key is needed" in run("forget", archive, "--table", "lake", "--proof", "x", code=2)
+    assert "is shorter than 1h" in run("expire", archive, "--table", "lake", "--orphans", "1m", code=2)
+    assert f"{path} has no tables" in run("compact", path, "--table", "lake", code=1)
+
+
 @pytest.mark.parametrize(("options", "told"), [
     (["--table", "x", "--no-verify"], "--table needs verified segments"),
-    (["--catalog", "x"], "--catalog and --system-topics need --table"),
+    (["--catalog", "x"], "--catalog, --system-topics and --types need --table"),
+    (["--table", "x", "--types", "no-such.toml"], "no-such.toml: No such file or directory"),
     (["--table", "x", "--catalog", "none"], "PyIceberg's configuration has no catalogue none"),
 ])
 def test_options_of_tables_are_refused_before_spark_starts(tmp_path, options, told):

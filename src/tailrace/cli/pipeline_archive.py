@@ -95,10 +95,7 @@ def archive(
         raise usage("--accept-missing needs --verify")
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
-    if table and verify is False:
-        raise usage("--table needs verified segments: leave --no-verify out")
-    if not table and (system_topics or types is not None or catalog != "tailrace"):
-        raise usage("--catalog, --system-topics and --types need --table")
+    _check_table(table, system_topics or types is not None or catalog != "tailrace", verify)
     period_ms, lag_ms = _times(every, lag)
     with errors():
         need_spark()
@@ -111,8 +108,8 @@ def archive(
 
         check_places(str(store), str(target))
         properties = read_properties(config)
-        lake = _lake(target, table, catalog, properties, system_topics=system_topics) if table else nullcontext()
         schemas = None if types is None else _schemas(types)
+        lake = _lake(target, table, catalog, properties, system_topics=system_topics) if table else nullcontext()
     signals = _set_by_signals() if follow else nullcontext(threading.Event())
     with (
         lake as tables, run_job("archive", master, conf, [store], as_json=as_json, stage_bar=follow) as job,
@@ -131,6 +128,13 @@ def archive(
             failed = _follow(archiving, adding, done, period_ms / 1_000, ended) if follow else _once(
                 archiving, adding, done, verify=verify is True, accept_missing=accept_missing)
         done.report(archiving, adding, failed)
+
+
+def _check_table(table: str, needs_table: bool, verify: bool | None) -> None:
+    if table and verify is False:
+        raise usage("--table needs verified segments: leave --no-verify out")
+    if needs_table and not table:
+        raise usage("--catalog, --system-topics and --types need --table")
 
 
 def _times(every: str, lag: str) -> tuple[int, int]:

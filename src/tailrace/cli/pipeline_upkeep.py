@@ -70,8 +70,7 @@ def expire(
     snapshots: Annotated[
         str, typer.Option("--snapshots", metavar="TIME", help="Forget snapshots that are older.")] = "7d",
     orphans: Annotated[
-        str, typer.Option("--orphans", metavar="TIME", help="Remove files that no snapshot names and that are older; "
-                          "longer than any job.")] = "3d",
+        str, typer.Option("--orphans", metavar="TIME", help="Remove older files that no snapshot names.")] = "3d",
     rows: Annotated[
         Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
         typer.Option("--rows", metavar="TOPIC=TIME", help="Remove older rows of a topic; may be repeated."),
