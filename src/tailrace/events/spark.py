@@ -27,11 +27,11 @@ BODIES_DO_NOT_FIT_THEIR_SCHEMA: Final = event(
     "warning", "bodies do not fit their schema", "table count", "Their rows have the reason in `_error`.",
     do="Correct the producer or the schema.")
 ADDED_COLUMNS_TO_A_TABLE: Final = event(
-    "info", "added columns to a table", "table columns", "The schema of the topic has new fields or wider types.")
+    "info", "added columns to a table", "table columns", "The topic's schema has grown.")
 REWROTE_FILES_OF_A_TABLE: Final = event(
     "info", "rewrote files of a table", "table job before after removed", "`pipeline compact`, `expire` or `forget`.")
 REMOVED_FILES_OF_A_TABLE: Final = event(
-    "info", "removed files of a table", "table files bytes", "No snapshot named these files.")
+    "info", "removed files of a table", "table files bytes", "No snapshot named them.")
 A_SEGMENT_WAS_COMPARED_WITH_THE_ARCHIVE: Final = event(
     "info", "a segment was compared with the archive", "segment archive",
     "The checksums agree, so retention deletes the file.")
