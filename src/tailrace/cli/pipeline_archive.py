@@ -52,7 +52,8 @@ Catalog = Annotated[
                       "Default: an SQLite file in ARCHIVE.")]
 Types = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
-    typer.Option("--types", metavar="FILE", help="With --table: also make typed tables of the topics in this TOML file.")]
+    typer.Option("--types", metavar="FILE", help="With --table: also make typed tables of the topics in "
+                 "this TOML file.")]
 SystemTopics = Annotated[
     bool, typer.Option("--system-topics", help="With --table: messages also has topics of the system and of "
                        "retries.")]
