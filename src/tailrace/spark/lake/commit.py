@@ -42,7 +42,10 @@ def commit(
     table, the commit is tried again. Raises StoreError if the mark of the broker has changed, and after ten tries.
     """
     for left in reversed(range(_TRIES)):
-        if table.refresh() != before:
+        now = table.refresh()
+        if now == mark and left < _TRIES - 1:
+            return  # the commit was made, and its answer was lost
+        if now != before:
             raise StoreError(
                 f"another job has added segments of the broker {table.broker} to the table {table.name} since this one "
                 "looked: run only one for a broker")

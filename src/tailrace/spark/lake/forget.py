@@ -15,10 +15,6 @@ still read an older snapshot may find a file gone: that is the purpose.
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import closing
-from typing import Final
-
 import msgspec
 from pyiceberg.table.refs import SnapshotRefType
 
@@ -42,7 +38,6 @@ __all__ = [
 ]
 
 _log = get_logger(__name__)
-_READ: Final = 1 << 20
 
 
 class RemovedFile(msgspec.Struct, frozen=True, rename="camel"):
@@ -97,7 +92,7 @@ def forget(
     at_ms = clock.now_ms()
     pending = TableProof(
         table.name, wanted.topic, wanted.key, at_ms, -1, sum(one.removed for one in changed), -1,
-        [_described(one.file_path, file_system) for one in old])
+        [RemovedFile(*file) for one in changed for file in one.old])
     place = local_path(table.table.location())
     path = f"{place}/metadata/forget-{entropy.u64():016x}.json"
     replace_file(file_system, path, msgspec.json.encode(pending))
@@ -155,17 +150,6 @@ def rows_left(table: LakeTable, wanted: Condition, run: Rewriter) -> int:
 def _in(table: LakeTable, wanted: Condition) -> Condition:
     """Return the condition for a table: all rows of a typed table have its topic."""
     return Condition("" if table.kind == "typed" else wanted.topic, wanted.key)
-
-
-def _described(location: str, file_system: FileSystem) -> RemovedFile:
-    path = local_path(location)
-    assert path is not None  # a task has read the file
-    found, size = hashlib.sha256(), 0
-    with closing(file_system.open(path)) as file:
-        while data := file.pread(_READ, size):
-            found.update(data)
-            size += len(data)
-    return RemovedFile(path, size, found.hexdigest())
 
 
 def write_proof(path: str, proof: Proof, file_system: FileSystem) -> None:

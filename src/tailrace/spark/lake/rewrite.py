@@ -8,10 +8,11 @@ to the smallest last row of these batches.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,10 +27,11 @@ from tailrace.spark.lake.data_file import DataFile, Reader
 from tailrace.spark.lake.files import WrittenFile
 from tailrace.spark.lake.schemas import FORMS, Ids, arrow_paths, file_options
 
-__all__ = ["OldFile", "RewriteResult", "RewriteTask", "adapted", "rewrite_files", "run_task"]
+__all__ = ["Described", "OldFile", "RewriteResult", "RewriteTask", "adapted", "rewrite_files", "run_task"]
 
 _GROUP_BYTES: Final = 64 << 20
 """Bytes of the columns in a row group that is written."""
+_READ: Final = 1 << 20
 _MEMORY: Final = 256 << 20
 """Bytes of all batches that a task holds while it merges."""
 
@@ -64,6 +66,14 @@ class RewriteTask:
     count_only: bool = False
 
 
+class Described(NamedTuple):
+    """Path, size in bytes and SHA-256 of a file."""
+
+    path: str
+    size: int
+    sha256: str
+
+
 @dataclass(slots=True)
 class RewriteResult:
     """New files to commit. A result with ``problem`` has none. Without a removed row there are none either, if rows
@@ -72,6 +82,8 @@ class RewriteResult:
     number: int
     files: list[WrittenFile] = field(default_factory=list)
     removed: int = 0
+    old: list[Described] = field(default_factory=list)
+    """The files of the task, if rows were removed."""
     problem: str = ""
 
 
@@ -90,9 +102,19 @@ def rewrite_files(task: RewriteTask, file_system: FileSystem, attempt: str) -> R
                 result.removed = sum(_count(one, task) for one in opened)
             if not task.count_only and (result.removed or not task.removed):
                 result.files = _write(task, opened, result.removed, file_system, attempt, stack)
+                result.old = [_described(one.path, file_system) for one in task.files] if result.removed else []
     except (StoreError, OSError, pa.ArrowException) as error:
         return RewriteResult(task.number, problem=f"{type(error).__name__}: {error}")
     return result
+
+
+def _described(path: str, file_system: FileSystem) -> Described:
+    found, size = hashlib.sha256(), 0
+    with closing(file_system.open(path)) as file:
+        while data := file.pread(_READ, size):
+            found.update(data)
+            size += len(data)
+    return Described(path, size, found.hexdigest())
 
 
 def _opened(old: OldFile, task: RewriteTask, file_system: FileSystem, stack: ExitStack) -> pq.ParquetFile:

@@ -51,6 +51,7 @@ from lake_tables import (
 )
 from page_runner import blocks
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
 
 from tailrace.spark.archive import task as task_of_archive
@@ -204,6 +205,25 @@ def test_the_commit_of_another_program_is_kept_and_ours_is_tried_again(tmp_path,
     assert_whole(path, target)
     with lake(target) as tables:
         assert len(tables.raw.table.snapshots()) == 2
+
+
+def test_a_commit_whose_answer_is_lost_is_not_made_twice(tmp_path, monkeypatch):
+    """A catalogue may answer the second copy of a request that the commit is refused. The metadata must stay."""
+    path, target = tmp_path / "s", tmp_path / "a"
+    fill(path)
+    archive(path, target)
+    original = SqlCatalog.commit_table
+
+    def lost(self, *arguments):
+        original(self, *arguments)
+        raise CommitFailedException("the answer was lost")
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", lost)
+    add(path, target)
+    monkeypatch.undo()
+    assert_whole(path, target)
+    with lake(target) as tables:
+        assert len(tables.raw.table.snapshots()) == len(tables.messages.table.snapshots()) == 1
 
 
 def test_of_two_jobs_with_the_same_broker_one_is_refused(tmp_path, monkeypatch):
