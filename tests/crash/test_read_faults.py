@@ -28,7 +28,7 @@ faults = _loaded("read_faults")
 commands = _loaded("read_fault_commands")
 pytestmark = pytest.mark.crash
 FEWER = 1 if LONG else 3
-"""Of the cases of a sweep that is not long, make test runs one of so many."""
+"""A sweep that is not long takes each case of this distance."""
 STEPS = [pytest.param(47, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
 
 

@@ -176,9 +176,7 @@ class BrokerController:
         self._broker = broker = self._context()
         subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.consumers)
         running = self._running_settings(auth, proven, subscriptions)
-        is_slave = store.config.broker_role is BrokerRole.SLAVE
-        users = None if broker.control is None else self.access
-        self._slave = SlaveServices(broker, users) if is_slave else None
+        self._slave = SlaveServices(broker, self.access) if store.config.broker_role is BrokerRole.SLAVE else None
         self._durable, self._synced = (DurableAnswers(broker.loop, one) for one in (store.inner, OnDisk(store.inner)))
         durable, synced = self._waits()
         self._pull = PullMessageProcessor(broker, subscriptions)

@@ -141,7 +141,7 @@ def forget(
                         one, wanted, run, clock=SystemClock(), entropy=SystemEntropy(), file_system=files))
             in_raw |= {one.name: forgetting.rows_left(one, wanted, run) for one in tables if one.kind == "raw"}
         finally:
-            if done:  # also if a later table has failed
+            if done:  # a later table may have failed
                 forgetting.write_proof(
                     str(proof.absolute()), forgetting.Proof(topic, key, done, in_raw), files)
         job.report(_summary(proof, done, in_raw))

@@ -107,7 +107,7 @@ class ServiceCall:
         self, clients: Clients, caller: Caller, code: RequestCode, header: CustomHeader | None = None, *,
         alone: bool = False,
     ) -> None:
-        """``header`` counts as the memory of a call that waits. With ``alone`` what waits ends with `close`."""
+        """``header`` counts as the memory of a call that waits. With ``alone`` a wait ends with `close`."""
         self.born_host = born_host_of(caller.peer)
         self._clients = clients
         self._caller = caller

@@ -152,7 +152,7 @@ class ReceiveMessageActivity:
     ) -> tuple[ResponseCode, list[_Popped]]:
         """Return the code of a pop and its messages. Raises GrpcError, and what the service raises.
 
-        What waits for messages ends with the call: no message is handed out to a client that has gone.
+        A wait for messages ends with the call: no message is handed out to a client that has gone.
         """
         call, popped = ServiceCall(self._clients, caller, code, header, alone=True), None
         try:

@@ -114,8 +114,7 @@ class SlavePort:
 class SlaveServices:
     """What follows the master on a slave: the copies of its log, of its topics, and of its other tables."""
 
-    def __init__(self, broker: BrokerContext, access: AccessTables | None) -> None:
-        """``access`` are the users, if permissions are checked."""
+    def __init__(self, broker: BrokerContext, access: AccessTables) -> None:
         store, config, run = broker.store, broker.config, broker.executors.background.run
         self.log = broker.slave = Slave(
             broker.clock, store.inner, broker.outgoing(), run, cluster=config.broker_cluster_name,
@@ -126,7 +125,7 @@ class SlaveServices:
             store.inner, Tables(
                 topics=broker.topics, groups=broker.groups, offsets=broker.offsets, modes=broker.state.modes,
                 timers=store.timer_services, deletion=store.deletion, orders=lambda: broker.pop_orders,
-                access=access),
+                access=None if broker.control is None else access),
             self.log, broker.outgoing(), run, self.topics)
 
     def start(self) -> None:

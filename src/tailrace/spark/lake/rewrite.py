@@ -76,8 +76,8 @@ class Described(NamedTuple):
 
 @dataclass(slots=True)
 class RewriteResult:
-    """New files to commit. A result with ``problem`` has none. Without a removed row there are none either, if rows
-    were to be removed."""
+    """New files to commit. A result with ``problem`` has no files, and neither has one of a removal that found
+    no row."""
 
     number: int
     files: list[WrittenFile] = field(default_factory=list)

@@ -1,8 +1,8 @@
 """Bodies in JSON, by a JSON Schema.
 
 Types, ``properties``, ``required``, ``items``, ``additionalProperties``, ``format`` date-time and date, local
-``$ref`` and alternatives with null count. What has several types or none becomes a column with its JSON text. Other
-keywords, such as ``minimum``, are not checked.
+``$ref`` and alternatives with null count. A schema with several types, or without one, becomes a column with JSON
+text. Other keywords, such as ``minimum``, are not checked.
 """
 
 from __future__ import annotations
