@@ -30,7 +30,7 @@ FUNCTION_LINES, FILE_LINES = 70, 600
 LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
     "src/tailrace/node/message_store.py": 655,
-    "src/tailrace/broker/controller.py": 655,  # makes and connects the parts of a broker
+    "src/tailrace/broker/controller.py": 660,  # makes and connects the parts of a broker
     "src/tailrace/remoting/server.py": 740,
     "src/tailrace/kernels/queue_units.py": 630,  # what a step of dispatch needs, in one C module
     "src/tailrace/kernels/unit_records.py": 790,  # one loop, and its sinks in the same C

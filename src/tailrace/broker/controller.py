@@ -58,7 +58,7 @@ from tailrace.broker.core.slave_refusals import SlaveRefusals
 from tailrace.broker.core.slaves import SlavePort, SlaveServices, has_slave_port
 from tailrace.broker.lite.pop_lite import LitePopService
 from tailrace.broker.lite.service import LiteTopics
-from tailrace.broker.messages.end_transaction import EndTransactionProcessor
+from tailrace.broker.messages.end_transaction import EndTransactionProcessor, TransactionEnds
 from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
 from tailrace.broker.messages.proven_topics import ProvenTopics
 from tailrace.broker.messages.pull import PullMessageProcessor
@@ -79,7 +79,7 @@ from tailrace.broker.pop.service import PopConsumption
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
 from tailrace.broker.statistics.broker_stats import SAMPLE_MS
 from tailrace.broker.statistics.traffic import CountedArrivals
-from tailrace.config import BrokerConfig, BrokerRole, FlushDiskType, NameServerConfig
+from tailrace.config import BrokerConfig, FlushDiskType, NameServerConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem
@@ -176,7 +176,7 @@ class BrokerController:
         self._broker = broker = self._context()
         subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.consumers)
         running = self._running_settings(auth, proven, subscriptions)
-        self._slave = SlaveServices(broker, self.access) if store.config.broker_role is BrokerRole.SLAVE else None
+        self._slave = SlaveServices(broker, self.access) if store.inner.follows else None
         self._durable, self._synced = (DurableAnswers(broker.loop, one) for one in (store.inner, OnDisk(store.inner)))
         durable, synced = self._waits()
         self._pull = PullMessageProcessor(broker, subscriptions)
@@ -187,9 +187,7 @@ class BrokerController:
         self._pop = PopConsumption(broker, self._file_system, synced)
         self._lite = self._made_lite()
         reply = ReplyMessageProcessor(broker, self._send.messages, durable)
-        transactions = EndTransactionProcessor(broker, durable)
-        self.ends = transactions.service
-        """Commits and rolls back half messages for every protocol."""
+        transactions = self._transactions = EndTransactionProcessor(broker, durable)
         self._checks = TransactionChecks(broker)
         self._cleaner = MappingCleaner(
             store, broker.forwarder, self._config.broker_name, self._clock, broker.executors.files)
@@ -486,6 +484,11 @@ class BrokerController:
     def acks(self) -> AckService:
         """Settles popped messages for every protocol."""
         return self._pop.acks.service
+
+    @property
+    def ends(self) -> TransactionEnds:
+        """Commits and rolls back half messages for every protocol."""
+        return self._transactions.service
 
     @property
     def pops(self) -> tuple[PopService, LitePopService]:
