@@ -249,12 +249,9 @@ class RemotingCommand:
     """A request or a response. ``ext`` values are text; ``language`` is a number."""
 
     __slots__ = (
-        "arrived_ms", "body", "code", "ext", "flag", "language", "opaque", "remark", "sender", "serialize_type",
-        "version",
+        "body", "code", "ext", "flag", "language", "opaque", "remark", "sender", "serialize_type", "version",
     )
 
-    arrived_ms: int
-    """Time at which the server began to serve a request that may wait, in ms; not set for others."""
     sender: str
     """Name of the user that sent a request, as access control has proven it; not set without users. See `sender_of`."""
 

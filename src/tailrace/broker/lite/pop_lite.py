@@ -18,14 +18,14 @@ from tailrace.broker.core.slave_refusals import refuse_on_slave
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
-from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
+from tailrace.broker.messages.waiters import LongPolling, PollResult
 from tailrace.broker.pop.fields import receipt_of
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     WRONG_OFFSET,
     Cold,
+    Held,
     Round,
-    arrived_ms,
     check_in_time,
     check_numbers,
     pop_offset,
@@ -76,14 +76,6 @@ class LiteRound(Round[PopLiteMessageRequestHeader]):
     """Queues with messages on the disk that the next pop reads."""
 
 
-@dataclass(slots=True, eq=False)
-class _HeldPop(Waiter):
-    """A pop that waits. Its key is its client and group."""
-
-    pop: PopLiteMessageRequestHeader
-    caller: Caller
-
-
 @final
 class LitePopService:
     """Hands out messages of Lite topics. ``polling`` holds the pops that wait. Used on the event loop only."""
@@ -98,9 +90,10 @@ class LitePopService:
         self._dispatcher = dispatcher
         self._order = order
         limits = broker.config.pop_polling_size, broker.config.max_pop_polling_size
-        self.polling = LongPolling[_HeldPop](broker.loop, lambda held: self._pop(held.pop, held.caller), *limits)
-        self.notifications = LongPolling[Waiter](
-            broker.loop, lambda waiter: self.notification(waiter.reply.channel, waiter.reply.request), *limits)
+        self.polling = LongPolling[Held[PopLiteMessageRequestHeader]](
+            broker.loop, lambda held: self._pop(held.header, held.caller), *limits)
+        self.notifications = LongPolling[Held[NotificationRequestHeader]](
+            broker.loop, lambda held: self.notification(held.header, held.caller), *limits)
         """Notifications that wait, by client and group."""
         dispatcher.wake = self._wake
 
@@ -114,17 +107,16 @@ class LitePopService:
 
     # -- notifications
 
-    def notification(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def notification(self, header: NotificationRequestHeader, caller: Caller) -> RemotingCommand | None:
         """Answer whether a client has messages of Lite topics, or wait for one: request 200054 of a Lite consumer."""
-        header = request.read(NotificationRequestHeader)
-        self._check(RemotingCaller(channel, request), header)
+        self._check(caller, header)
         found, key = self._dispatcher.has_events(header.client_id), (header.client_id, header.consumer_group)
         result = PollResult.TIMEOUT if found else wait(
-            self._broker, self.notifications, lambda: Waiter(Reply(channel, request), key, EVERYTHING),
-            arrived_ms(self._broker, request), header.poll_time, lambda: self._dispatcher.has_events(header.client_id))
+            self._broker, self.notifications, header, caller, key, EVERYTHING,
+            lambda: self._dispatcher.has_events(header.client_id))
         if result is PollResult.WAITS:
             return None
-        return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
+        return caller.request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
 
     # -- a pop
 
@@ -161,9 +153,8 @@ class LitePopService:
             read_cold(self._broker, caller, pop, made.needs_disk, partial(self._pop, pop, caller))
             return None
         result = wait(
-            self._broker, self.polling,
-            lambda: _HeldPop(caller.reply(), (pop.client_id, pop.consumer_group), EVERYTHING, pop, caller),
-            pop.born_time, pop.poll_time, lambda: self._dispatcher.has_events(pop.client_id))
+            self._broker, self.polling, pop, caller, (pop.client_id, pop.consumer_group), EVERYTHING,
+            lambda: self._dispatcher.has_events(pop.client_id))
         if result is PollResult.WAITS:
             return None
         made.code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT

@@ -7,14 +7,14 @@ from functools import partial
 from typing import Any, Final, final
 
 from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.messages.waiters import PollResult, Waiter
+from tailrace.broker.messages.waiters import PollResult
 from tailrace.broker.pop.fields import check_names, check_poppable, filter_of
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     READ_BYTES,
+    Held,
     arrivals_of,
-    arrived_ms,
     retry_topics,
     wait,
 )
@@ -35,9 +35,9 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import GetMessageStatus
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.requests.caller import RemotingCaller
+from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.config_changes import creates_missing
-from tailrace.requests.reply import Answer, Reply, in_turns
+from tailrace.requests.reply import Answer, in_turns
 
 __all__ = ["PopInspectProcessor"]
 
@@ -60,10 +60,10 @@ class PopInspectProcessor:
         self._store = broker.store
         self._order = order
         self._pops = pops
-        self.polling = PopLongPollingService[Waiter](
-            broker.loop, broker.config, broker.store,
-            lambda waiter: self.notification(waiter.reply.channel, waiter.reply.request), notify_last=True)
-        self.lite: Callable[[Channel, RemotingCommand], Answer] | None = None
+        self.polling = PopLongPollingService[Held[NotificationRequestHeader]](
+            broker.loop, broker.config, broker.store, lambda held: self._notify(held.header, held.caller),
+            notify_last=True)
+        self.lite: Callable[[NotificationRequestHeader, Caller], Answer] | None = None
         """Serves the notifications of clients of Lite topics."""
         self._read_peek = broker.worker.in_thread(self._peeked)
 
@@ -74,12 +74,10 @@ class PopInspectProcessor:
         server.register(self.peek, RequestCode.PEEK_MESSAGE)
 
     def _named(
-        self, channel: Channel, request: RemotingCommand,
-        header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader,
+        self, caller: Caller, header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader,
     ) -> tuple[str, str, int]:
         """Return group, topic and queue of a request after checks. Raises RefusalError."""
-        refuse_shared(
-            self._broker.control, RemotingCaller(channel, request), header.topic, header.consumer_group)
+        refuse_shared(self._broker.control, caller, header.topic, header.consumer_group)
         check_poppable(check_names(self._broker, header.consumer_group, header.topic, header.queue_id))
         return header.consumer_group, header.topic, max(header.queue_id, ALL_QUEUES)
 
@@ -99,15 +97,20 @@ class PopInspectProcessor:
         offset = self._broker.offsets.query(group, topic, queue_id)
         return self._store.queue_of(topic, queue_id).min if offset < 0 else offset
 
-    @creates_missing
     def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Answer whether a group has messages, or wait for one: request 200054."""
         header = request.read(NotificationRequestHeader)
+        header.born_time = self._broker.clock.now_ms()
+        return self._notify(header, RemotingCaller(channel, request))
+
+    def _notify(self, header: NotificationRequestHeader, caller: Caller) -> Answer:
+        return self.changes.serve(caller, partial(self._notification, header, caller))
+
+    def _notification(self, header: NotificationRequestHeader, caller: Caller) -> Answer:
         if header.is_lite_consumer and self.lite is not None:
-            return self.lite(channel, request)
-        group, topic, queue_id = self._named(channel, request, header)
+            return self.lite(header, caller)
+        group, topic, queue_id = self._named(caller, header)
         wanted = self._filter(header)
-        born_ms = arrived_ms(self._broker, request)
         found, arrivals = False, arrivals_of(self._broker, topic, group)
 
         def look() -> Iterator[None]:
@@ -122,13 +125,13 @@ class PopInspectProcessor:
 
         def answer() -> Answer:
             result = PollResult.TIMEOUT if found else wait(
-                self._broker, self.polling, lambda: Waiter(Reply(channel, request), (topic, group, queue_id), wanted),
-                born_ms, header.poll_time, lambda: arrivals_of(self._broker, topic, group) != arrivals)
+                self._broker, self.polling, header, caller, (topic, group, queue_id), wanted,
+                lambda: arrivals_of(self._broker, topic, group) != arrivals)
             if result is PollResult.WAITS:
                 return None
-            return request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
+            return caller.request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
 
-        return in_turns(self._broker.loop, partial(Reply, channel, request), look(), answer)
+        return in_turns(self._broker.loop, caller.reply, look(), answer)
 
     def _filter(self, header: NotificationRequestHeader) -> MessageFilter:
         if not (self._broker.config.use_message_filter_for_notification and header.exp_type and header.exp):
@@ -153,14 +156,15 @@ class PopInspectProcessor:
     @creates_missing
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Answer how many pops wait: request 200055."""
-        group, topic, queue_id = self._named(channel, request, request.read(PollingInfoRequestHeader))
+        group, topic, queue_id = self._named(
+            RemotingCaller(channel, request), request.read(PollingInfoRequestHeader))
         return request.answer(ext=PollingInfoResponseHeader(self._pops.polling_num((topic, group, queue_id))))
 
     @creates_missing
     def peek(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Return messages that a pop would return, without popping them: request 200052."""
         header = request.read(PeekMessageRequestHeader)
-        self._named(channel, request, header)
+        self._named(RemotingCaller(channel, request), header)
         if not 1 <= header.max_msg_nums <= POP_MAX:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"maxMsgNums is {header.max_msg_nums}, it may be 1 to {POP_MAX}")

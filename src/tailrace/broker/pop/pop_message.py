@@ -17,7 +17,7 @@ from tailrace import events
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.core.slave_refusals import refuse_on_slave
-from tailrace.broker.messages.waiters import PollResult, Waiter
+from tailrace.broker.messages.waiters import PollResult
 from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
 from tailrace.broker.pop.records import under_topic
@@ -25,6 +25,7 @@ from tailrace.broker.pop.requests import (
     MAX_BYTES,
     WRONG_OFFSET,
     Cold,
+    Held,
     Round,
     arrivals_of,
     check_in_time,
@@ -106,14 +107,6 @@ class PopRound(Round[PopMessageRequestHeader]):
     """Error of the first queue that could not be read; raised if no other queue has messages."""
 
 
-@dataclass(slots=True, eq=False)
-class _HeldPop(Waiter):
-    """A pop that waits. Its key is its topic, group and queue."""
-
-    pop: PopMessageRequestHeader
-    caller: Caller
-
-
 @final
 class PopService:
     """Hands out messages for a time. ``polling`` holds the pops that wait. Used on the event loop only."""
@@ -129,8 +122,8 @@ class PopService:
         self.durable = durable
         """Has the answers that wait for the disk; None if none does."""
         self._number = 0
-        self.polling = PopLongPollingService[_HeldPop](
-            broker.loop, broker.config, broker.store, lambda held: self._begin(held.pop, held.caller))
+        self.polling = PopLongPollingService[Held[PopMessageRequestHeader]](
+            broker.loop, broker.config, broker.store, lambda held: self._begin(held.header, held.caller))
 
     def pop(self, pop: PopMessageRequestHeader, caller: Caller) -> PopRound | None:
         """Return messages, or that no message came in the time of the pop. None if the caller's reply gets it later.
@@ -187,8 +180,7 @@ class PopService:
         if made.refused:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no checkpoint could be stored: {made.refused}")
         result = wait(
-            self._broker, self.polling, lambda: _HeldPop(caller.reply(), key, made.wanted, pop, caller), pop.born_time,
-            pop.poll_time,
+            self._broker, self.polling, pop, caller, key, made.wanted,
             lambda: made.rest > 0 or arrivals_of(self._broker, pop.topic, pop.consumer_group) != made.arrivals)
         if result is PollResult.WAITS:
             return None

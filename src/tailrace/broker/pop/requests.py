@@ -12,8 +12,9 @@ from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
 from tailrace.errors import RefusalError
 from tailrace.filters.message_filters import MessageFilter
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
-from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.formats.remoting import ResponseCode
 from tailrace.formats.requests.message_headers import (
+    NotificationRequestHeader,
     PopLiteMessageRequestHeader,
     PopMessageRequestHeader,
 )
@@ -23,7 +24,7 @@ from tailrace.node.message_store import MessageStore
 from tailrace.requests.caller import Caller
 
 __all__ = [
-    "MAX_BYTES", "READ_BYTES", "WRONG_OFFSET", "Cold", "Round", "arrivals_of", "arrived_ms", "check_in_time",
+    "MAX_BYTES", "READ_BYTES", "WRONG_OFFSET", "Cold", "Held", "Round", "arrivals_of", "check_in_time",
     "check_numbers", "pop_offset", "read_cold", "retry_topics", "wait",
 ]
 
@@ -37,7 +38,7 @@ READ_BYTES: Final = 256 * 1024
 WRONG_OFFSET: Final = frozenset({
     GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_FOUND_NULL})
 """Results of a read at an offset where a queue has no message and never will have one."""
-_Waiter = TypeVar("_Waiter", bound=Waiter)
+_Asked = TypeVar("_Asked", PopMessageRequestHeader, PopLiteMessageRequestHeader, NotificationRequestHeader)
 _Pop = PopMessageRequestHeader | PopLiteMessageRequestHeader
 _Header = TypeVar("_Header", PopMessageRequestHeader, PopLiteMessageRequestHeader)
 
@@ -83,6 +84,15 @@ class Round(Generic[_Header]):
         return None
 
 
+@dataclass(slots=True, eq=False)
+class Held(Waiter, Generic[_Asked]):
+    """A pop or a notification that waits, to run again."""
+
+    header: _Asked
+    """Its time of birth is that of its arrival."""
+    caller: Caller
+
+
 def check_numbers(broker: BrokerContext, pop: _Pop, messages: int) -> None:
     """Raise RefusalError for numbers that a pop cannot have; set its time of birth to that of its arrival.
 
@@ -100,22 +110,15 @@ def check_numbers(broker: BrokerContext, pop: _Pop, messages: int) -> None:
     pop.born_time = broker.clock.now_ms()
 
 
-def arrived_ms(broker: BrokerContext, request: RemotingCommand) -> int:
-    """Return the time at which a request arrived, in ms, also in later runs of the same request."""
-    found: int = getattr(request, "arrived_ms", 0)
-    if not found:
-        found = request.arrived_ms = broker.clock.now_ms()
-    return found
-
-
 def wait(
-    broker: BrokerContext, polling: LongPolling[_Waiter], waiter: Callable[[], _Waiter], arrived: int, poll_time: int,
-    has_grown: Callable[[], bool],
+    broker: BrokerContext, polling: LongPolling[Held[_Asked]], header: _Asked, caller: Caller, key: tuple[object, ...],
+    wanted: MessageFilter, has_grown: Callable[[], bool],
 ) -> PollResult:
-    """Have a request that arrived at a time, in ms, wait for the rest of its ``poll_time``; see `LongPolling.poll`."""
-    if poll_time <= 0:
+    """Have a request wait under ``key`` for the rest of its time; see `LongPolling.poll`."""
+    if header.poll_time <= 0:
         return PollResult.TIMEOUT
-    return polling.poll(waiter(), arrived + poll_time - EARLY_MS - broker.clock.now_ms(), has_grown)
+    left_ms = header.born_time + header.poll_time - EARLY_MS - broker.clock.now_ms()
+    return polling.poll(Held(caller.reply(), key, wanted, header, caller), left_ms, has_grown)
 
 
 def retry_topics(broker: BrokerContext, topic: str, group: str, draw: int = 0) -> list[str]:
