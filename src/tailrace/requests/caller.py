@@ -61,7 +61,7 @@ class RemotingCaller:
         self._answer_of = answer_of
 
     def answer(self, result: Any) -> Answer:
-        """Return the answer for a result of a service; None if there is not one yet."""
+        """Return the answer for a result of a service; None if the result comes later."""
         return result if result is None or self._answer_of is None else self._answer_of(
             self.channel, self.request, result)
 

@@ -35,7 +35,8 @@ BACKGROUND_MAX: Final = 1_000
 def pause() -> None:
     """Let the event loop work; a thread that computes for long calls it after each half a millisecond.
 
-    Without a pause the event loop waits for 5 ms each time that it needs the lock of the interpreter.
+    Without a pause the event loop waits for the switch interval of the interpreter each time that it needs its lock:
+    1 ms in a server, 5 ms elsewhere.
     """
     _never.wait(PAUSE_S)
 

@@ -33,7 +33,8 @@ _STEP_RECORDS: Final = 32_768
 """Records after which a step writes units and entries.
 
 A step makes a system call for each queue, and each call gives up the interpreter's lock. If another thread puts in a
-loop, dispatch gets the lock back after 5 ms. To keep up with such a thread, a step must have many records.
+loop, dispatch gets the lock back after 5 ms (1 ms in a server). To keep up with such a thread, a step must have many
+records.
 """
 _SHORT_STEP: Final = 256 << 10
 """Bytes up to which the records of a step may be few enough for the quick way."""

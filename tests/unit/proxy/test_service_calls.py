@@ -1,4 +1,4 @@
-"""A call of a service of the broker: its result comes immediately or later, and a wait ends with the call."""
+"""A call of a service of the broker: its result comes immediately or later, and its wait ends with the call."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class LitePopService:
     # -- a pop
 
     def pop(self, pop: PopLiteMessageRequestHeader, caller: Caller) -> LiteRound | None:
-        """Return messages, or that no message came in the time of the pop. None if the caller's reply gets it later.
+        """Return messages, or the code for none in the time of the pop. None if the caller's reply gets it later.
 
         Raises RefusalError, StoreError or OSError.
         """

@@ -126,7 +126,7 @@ class PopService:
             broker.loop, broker.config, broker.store, lambda held: self._begin(held.header, held.caller))
 
     def pop(self, pop: PopMessageRequestHeader, caller: Caller) -> PopRound | None:
-        """Return messages, or that no message came in the time of the pop. None if the caller's reply gets it later.
+        """Return messages, or the code for none in the time of the pop. None if the caller's reply gets it later.
 
         Raises RefusalError, StoreError or OSError.
         """
