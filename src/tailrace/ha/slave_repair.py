@@ -103,6 +103,7 @@ def _follow(
     if not plan and cut:
         write_abort(store.file_system, store.root)
         _forget_deliveries(store)
+        store.lower_flushed(cut_at)
         log.truncate_dirty_files(cut_at)
         for file in log.files:
             file.flush()

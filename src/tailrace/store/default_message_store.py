@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
@@ -257,6 +258,23 @@ class DefaultMessageStore:
                 self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
         except OSError as error:  # only a hint: other processes show what the last one covers
             events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
+
+    def lower_flushed(self, until: int) -> None:
+        """Sync the log, and say durably that it is synced up to ``until`` and no further, before it is cut there.
+
+        A hint that says more would come back with a power loss, and bytes that were never synced would count as damage
+        of synced ones. Raises OSError or FatalStorageError.
+        """
+        for file in self.commit_log.queue.files:
+            file.doubt()
+            file.flush()
+        own = f"{self.root}/{filenames.OWN}"
+        self.file_system.makedirs(own)
+        with closing(open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")) as file:
+            text = orjson.dumps({"pid": 0, "flushed": until, "dispatched": 0})
+            file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
+            file.sync_data()
+        self.file_system.sync_dir(own)
 
     def services_ended(self) -> None:
         """Note that no service runs any more, so that callers flush and dispatch themselves."""

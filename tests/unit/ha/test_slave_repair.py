@@ -180,6 +180,18 @@ def test_a_log_without_a_common_record_stays(log):
         assert store.max_phy_offset == len(log[0])
 
 
+def test_after_a_repair_a_power_loss_brings_no_older_hint_of_what_is_synced_back(log):
+    """By that hint, bytes that came later and were never synced would be damage, and the slave would not start."""
+    files, cut = CrashFileSystem(), log[1][40]
+    filled(files, log[0])
+    hint = files.open("/s/tailrace/flushed", writable=True)
+    assert json.loads(hint.pread(96, 0))["flushed"] > cut
+    hint.sync_data()
+    repaired(files, Master(log[0][:cut], log[1][:40]))
+    found = files.power_lost(SeededEntropy(1), 0).open("/s/tailrace/flushed").pread(96, 0)
+    assert json.loads(found)["flushed"] == cut
+
+
 @pytest.mark.parametrize("delay", [{"delay": "2s"}, {"properties": {DELAY: "1"}}], ids=["timer", "level"])
 def test_a_delivery_that_is_cut_off_is_made_again(delay, monkeypatch):
     """The progress of timers and delay levels is ahead of the log then."""
