@@ -184,9 +184,10 @@ def test_after_a_repair_a_power_loss_brings_no_older_hint_of_what_is_synced_back
     """By that hint, bytes that came later and were never synced would be damage, and the slave would not start."""
     files, cut = CrashFileSystem(), log[1][40]
     filled(files, log[0])
-    hint = files.open("/s/tailrace/flushed", writable=True)
-    assert json.loads(hint.pread(96, 0))["flushed"] > cut
+    hint = files.open("/s/tailrace/flushed", writable=True, create=True)
+    hint.pwrite(json.dumps({"pid": 1, "flushed": len(log[0]), "dispatched": 0}).encode().ljust(96), 0)
     hint.sync_data()
+    files.sync_dir("/s/tailrace")
     repaired(files, Master(log[0][:cut], log[1][:40]))
     found = files.power_lost(SeededEntropy(1), 0).open("/s/tailrace/flushed").pread(96, 0)
     assert json.loads(found)["flushed"] == cut
