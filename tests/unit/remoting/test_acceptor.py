@@ -16,7 +16,7 @@ from patience import until_async
 
 pytest.importorskip("cryptography", reason="certificates of tests are made with it")
 from certificates import Ca
-from tls_echo import WAIT_S, echo, run, serving
+from tls_echo import ECHO, WAIT_S, echo, run, serving
 
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
@@ -79,6 +79,14 @@ def test_a_permissive_port_serves_plain_clients_beside_others(ca, server_files):
             tls = TlsOptions(trust_cert_path=ca.path)
             assert await asyncio.gather(echo(address), echo(address, tls), echo(address)) == [b"ping"] * 3
             await until_async(lambda: not server.channels)
+    run(test)
+
+
+def test_a_processor_sees_whether_its_connection_is_encrypted(ca, server_files):
+    async def test():
+        async with serving(settings(server_files)) as (_, address, server):
+            server.register(lambda channel, request: request.answer(0, body=b"%d" % channel.is_tls), ECHO)
+            assert [await echo(address), await echo(address, TlsOptions(trust_cert_path=ca.path))] == [b"0", b"1"]
     run(test)
 
 
