@@ -418,7 +418,7 @@ class Namespace:
             LakeTable(table, kind, "") for name, table in zip(names, found, strict=True)
             if (kind := _kind(name, table))]
         """The tables that ``pipeline archive`` has made, by name."""
-        if "messages" not in names:
+        if not any(one.kind == "messages" for one in self.tables):
             self.close()
             raise StoreError(f"the catalogue {catalogue} has no table {namespace}.messages")
 
@@ -436,7 +436,10 @@ class Namespace:
 def _kind(name: str, table: Table) -> str:
     if _TOPIC in table.properties:
         return "typed"
-    return "messages" if name == "messages" else "raw" if name.startswith("raw_") else ""
+    if name == "messages":
+        return "messages" if _TOPICS in table.properties else ""
+    # A table of another program may have such a name, too; a job must not remove its snapshots.
+    return "raw" if name.startswith("raw_") and any(one.startswith(_MARK) for one in table.properties) else ""
 
 
 def _number(schema: pa.Schema, column: str) -> int:

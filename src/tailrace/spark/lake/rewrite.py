@@ -160,16 +160,16 @@ def _write(
     made: list[WrittenFile] = []
     writing: DataFile | None = None
     waiting: list[pa.Table] = []
-    size = 0
+    size = rows = 0
 
     def flush() -> None:
-        nonlocal writing, size
+        nonlocal writing, size, rows
         if writing is None:
             path = f"{task.directory}/{task.name}-{attempt}-{len(made)}.parquet"
             writing = DataFile(file_system, path, task.schema, file_options(task.kind, task.schema, ROW_GROUP), stack)
         writing.write(pa.concat_tables(waiting))
         waiting.clear()
-        size = 0
+        size = rows = 0
         if writing.size >= task.target_bytes:
             made.append(writing.finish(task.ids, task.kind, task.day))
             writing = None
@@ -179,7 +179,8 @@ def _write(
         if len(kept):
             waiting.append(kept)
             size += kept.nbytes
-        if size >= _GROUP_BYTES or sum(map(len, waiting)) >= ROW_GROUP:
+            rows += len(kept)
+        if size >= _GROUP_BYTES or rows >= ROW_GROUP:
             flush()
     if waiting:
         flush()

@@ -68,7 +68,7 @@ def made(tmp_path, until=160):
     with MessageStore.open(str(path), config=StoreConfig(mapped_file_size_commit_log=SEGMENT)) as store:
         for number in range(until):
             topic = "clicks" if number // 40 % 2 else "orders"
-            store.put(Message(topic=topic, body=b"%d " % number * 300, keys=[f"k{number}", "x"]), queue_id=number % 3)
+            store.put(Message(topic=topic, body=b"%d " % number * 500, keys=[f"k{number}", "x"]), queue_id=number % 3)
         store.wait_dispatched(60_000)
     archive(path, target, lag_ms=1)
     add(path, target)
