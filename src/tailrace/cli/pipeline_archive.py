@@ -95,7 +95,8 @@ def archive(
         raise usage("--accept-missing needs --verify")
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
-    _check_table(table, system_topics or types is not None or catalog != "tailrace", verify)
+    _check_table(
+        table, verify=verify is not False, only_for_tables=system_topics or types is not None or catalog != "tailrace")
     period_ms, lag_ms = _times(every, lag)
     with errors():
         need_spark()
@@ -130,10 +131,11 @@ def archive(
         done.report(archiving, adding, failed)
 
 
-def _check_table(table: str, needs_table: bool, verify: bool | None) -> None:
-    if table and verify is False:
+def _check_table(table: str, *, verify: bool, only_for_tables: bool) -> None:
+    """Raise usage errors of the options for tables."""
+    if table and not verify:
         raise usage("--table needs verified segments: leave --no-verify out")
-    if needs_table and not table:
+    if not table and only_for_tables:
         raise usage("--catalog, --system-topics and --types need --table")
 
 

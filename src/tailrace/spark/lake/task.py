@@ -22,7 +22,7 @@ from tailrace.formats import names as N
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.node.topic_config import SYSTEM_TOPICS
 from tailrace.spark.archive.layout import ROW_GROUP, write_options
-from tailrace.spark.archive.parquet_file import opened
+from tailrace.spark.archive.parquet_file import groups_with_topic, opened
 from tailrace.spark.buffers import Scratch
 from tailrace.spark.lake.bodies.rows import TopicSchema, typed_rows
 from tailrace.spark.lake.conditions import Condition, matching
@@ -280,7 +280,8 @@ def _row_groups(task: LakeTask, file_system: FileSystem, scratch: Scratch) -> It
     files: Sequence[ArchivedFile] = sorted(task.manifest.files, key=lambda one: (one.start, one.path))
     for file in files:
         with opened(file_system, archived_path(file_system, task.archive, file.path), file, scratch) as found:
-            for number in range(found.num_row_groups):
+            for number in range(found.num_row_groups) if task.messages is not None else groups_with_topic(
+                    found, [one.topic.topic for one in task.typed]):
                 table = found.read_row_group(number, columns=list(NEEDED), use_threads=False)
                 if has_inner_batch(table):
                     table = found.read_row_group(number, columns=list(NEEDED_OF_BATCHES), use_threads=False)

@@ -3,6 +3,8 @@
 import datetime as dt
 import io
 import json
+import os
+import random
 from decimal import Decimal
 
 import pytest
@@ -21,9 +23,10 @@ from tailrace.spark.lake.bodies.avro import avro_reader
 from tailrace.spark.lake.bodies.json_schema import json_reader
 from tailrace.spark.lake.bodies.protobuf import protobuf_reader
 from tailrace.spark.lake.bodies.registry import Registry, message_indexes
-from tailrace.spark.lake.bodies.rows import Schema, TopicSchema, merged_type
+from tailrace.spark.lake.bodies.rows import ENVELOPE, Schema, TopicSchema, merged_type, typed_rows
 from tailrace.spark.lake.bodies.topics import TopicSchemas
 from tailrace.spark.lake.bodies.values import BodyError
+from tailrace.spark.lake.schemas import MESSAGES_SCHEMA
 
 ORDER = {
     "type": "object", "required": ["id"], "properties": {
@@ -47,7 +50,7 @@ def test_a_json_schema_becomes_columns():
         "counts": "map<string, int64>"}
     assert reader.read(b'{"id": 7.0, "price": 3, "at": "2026-11-21T01:00:00+01:00", "day": null, "tags": ["a"], '
                        b'"who": {"name": "x"}, "extra": 4, "counts": {"a": 1}, "unknown": 1}') == {
-        "id": 7, "price": 3.0, "paid": None, "at": dt.datetime(2026, 11, 21, tzinfo=dt.UTC), "day": None, "tags": ["a"],
+        "id": 7, "price": 3.0, "at": dt.datetime(2026, 11, 21, tzinfo=dt.UTC), "tags": ["a"],
         "who": {"name": "x"}, "extra": "4", "counts": [("a", 1)]}
 
 
@@ -279,6 +282,50 @@ def test_a_body_with_the_header_of_a_registry():
             (b"\0\0", "the body does not start with the header")):
         with pytest.raises(BodyError, match=why):
             schemas.read(body)
+
+
+def test_a_value_that_its_column_cannot_have_is_the_error_of_its_row_alone():
+    made = []
+    for one in MESSAGES_SCHEMA:
+        values = {"topic": ["t", "t", "u"], "broker": ["b"] * 3, "body": [b'{"id": 1}', b'{"id": 1099511627776}', b"x"]}
+        made.append(pa.array(values.get(one.name, [None if one.nullable else 0] * 3), one.type))
+    topic = TopicSchema("t", "", False, (Schema(0, "json", b'{"properties": {"id": {"type": "integer"}}}', "s"),))
+    narrow = pa.schema([*ENVELOPE, pa.field("id", pa.int32())])
+    good, bad = typed_rows(pa.table(made, schema=MESSAGES_SCHEMA), topic, narrow).to_pylist()
+    assert (good["id"], good["_error"], good["_body"]) == (1, None, None)
+    assert (bad["id"], bad["_body"]) == (None, b'{"id": 1099511627776}')
+    assert bad["_error"].startswith("id does not fit its column: ")
+
+
+@pytest.mark.parametrize("form", ["json", "avro", "protobuf"])
+def test_damaged_bodies_are_rows_with_a_reason_and_never_raise(form):
+    seed = int(os.environ.get("SEED", "1"))
+    print(f"SEED={seed}")
+    moments = random.Random(seed)
+    made = protobuf_class()(id=300, name="abc", big=1 << 63, lines=[{"sku": "x"}], counts={"x": 1})
+    made.at.seconds = 5
+    text = {"id": 7, "price": 3, "at": "2026-11-21T01:00:00Z", "day": "2026-01-01", "tags": ["a"], "who": {"name": "x"},
+            "extra": 4, "counts": {"a": 1}}
+    data, body = {
+        "json": (json.dumps(ORDER).encode(), json.dumps(text).encode()),
+        "avro": (json.dumps(AVRO).encode(), avro(VALUE)),
+        "protobuf": (descriptors().SerializeToString(), made.SerializeToString())}[form]
+    bodies = [body]
+    for _ in range(1_000):
+        one = bytearray(body)
+        for _ in range(moments.randrange(1, 4)):
+            one[moments.randrange(len(one))] = moments.randrange(256)
+        bodies.append(bytes(one[: moments.randrange(len(one) + 1)] if moments.randrange(2) else one))
+    columns = [pa.array({"topic": ["t"], "broker": ["b"]}.get(
+        one.name, [None if one.nullable else 0]) * len(bodies), one.type) for one in MESSAGES_SCHEMA]
+    columns[MESSAGES_SCHEMA.get_field_index("body")] = pa.array(bodies, pa.binary())
+    topic = TopicSchema("t", "p.Order" if form == "protobuf" else "", False, (Schema(0, form, data, "s"),)).checked()
+    rows = typed_rows(pa.table(columns, schema=MESSAGES_SCHEMA), topic, topic.table_schema)
+    rows.validate(full=True)
+    errors = rows["_error"].to_pylist()
+    assert len(errors) == len(bodies)
+    assert errors[0] is None
+    assert 200 < len([one for one in errors if one]) < len(bodies)
 
 
 def test_the_place_of_a_message_in_the_header():

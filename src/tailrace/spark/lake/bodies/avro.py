@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -18,11 +17,9 @@ from tailrace.spark.lake.bodies.values import (
     BodyError,
     Column,
     Reader,
-    boolean,
     columns_of,
     decimal,
     integer,
-    string,
 )
 
 try:
@@ -58,7 +55,7 @@ def avro_reader(text: bytes, where: str, others: Sequence[bytes] = ()) -> Reader
     if not isinstance(schema, dict) or schema.get("type") != "record":
         raise ConfigError(f"{where} is not a record of Avro")
     columns = _Compiler(where, names).record(schema, "", ())
-    by_name = {one.name: one for one in columns}
+    values = _record(columns)
 
     def read(body: bytes) -> Mapping[str, Any]:
         source = io.BytesIO(body)
@@ -68,7 +65,7 @@ def avro_reader(text: bytes, where: str, others: Sequence[bytes] = ()) -> Reader
             raise BodyError(f"the body is not a record of Avro: {type(error).__name__} {error}".strip()) from None
         if source.tell() != len(body):
             raise BodyError(f"{len(body) - source.tell()} bytes follow the record")
-        return {name: one.convert(value[name]) for name, one in by_name.items()}
+        return values(value)
 
     return Reader(columns, read)
 
@@ -98,7 +95,7 @@ class _Compiler:
             if len(options) != 1:
                 self._refuse(path, "is a union of several types, which cannot be a column")
             kind, convert = self._kind(options[0], path, above)
-            return kind, lambda value: None if value is None else convert(value)
+            return kind, _same if convert is _same else lambda value: None if value is None else convert(value)
         schema = given if isinstance(given, dict) else {"type": given}
         name = schema["type"]
         if isinstance(name, (dict, list)):
@@ -119,11 +116,11 @@ class _Compiler:
             return pa.decimal128(precision, scale), decimal(path, precision, scale)
         match name:
             case "boolean":
-                return pa.bool_(), boolean(path)
-            case "int":
+                return pa.bool_(), _same
+            case "int":  # fastavro reads one as a long
                 return pa.int32(), integer(path, 32)
             case "long":
-                return pa.int64(), integer(path, 64)
+                return pa.int64(), _same
             case "float":
                 return pa.float32(), _same
             case "double":
@@ -131,15 +128,15 @@ class _Compiler:
             case "bytes" | "fixed":
                 return pa.binary(), _same
             case "string" | "enum":
-                return pa.string(), _uuid_or(string(path))
+                return pa.string(), str if logical == "uuid" else _same
             case "record" | "error":
                 columns = self.record(schema, path, above)
-                return pa.struct([pa.field(one.name, one.type) for one in columns]), lambda value: {
-                    one.name: one.convert(value[one.name]) for one in columns}
+                return pa.struct([pa.field(one.name, one.type) for one in columns]), _record(columns)
             case "array":
                 self._check_has_bytes(schema["items"], path)
                 kind, convert = self._kind(schema["items"], f"{path}[]", above)
-                return pa.list_(pa.field("element", kind)), lambda value: [convert(one) for one in value]
+                return pa.list_(pa.field("element", kind)), _same if convert is _same else lambda value: [
+                    convert(one) for one in value]
             case "map":
                 kind, convert = self._kind(schema["values"], f"{path}.*", above)
                 return pa.map_(pa.string(), kind), lambda value: [(key, convert(one)) for key, one in value.items()]
@@ -166,5 +163,13 @@ def _time_of_day(value: dt.time) -> int:
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1_000_000 + value.microsecond
 
 
-def _uuid_or(check: Callable[[Any], str]) -> Callable[[Any], str]:
-    return lambda value: str(value) if isinstance(value, uuid.UUID) else check(value)
+def _record(columns: Sequence[Column]) -> Callable[[Any], Any]:
+    """Return the function that converts the values of a record, in place. Most values need no conversion."""
+    needed = [(one.name, one.convert) for one in columns if one.convert is not _same]
+
+    def convert(value: Any) -> Any:
+        for name, one in needed:
+            value[name] = one(value[name])
+        return value
+
+    return convert if needed else _same

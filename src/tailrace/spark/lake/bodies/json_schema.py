@@ -69,9 +69,12 @@ def _object(value: Any, columns: Mapping[str, Column], required: frozenset[str],
     for name in required:
         if name not in value:
             raise BodyError(f"{path} has no {name}")
-    return {
-        name: None if (found := value.get(name)) is None and name not in required else one.convert(found)
-        for name, one in columns.items()}
+    made = {}
+    for name, one in columns.items():
+        found = value.get(name)
+        if found is not None or name in required:
+            made[name] = one.convert(found)
+    return made
 
 
 def _text(value: Any) -> str:

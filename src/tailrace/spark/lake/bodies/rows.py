@@ -6,7 +6,7 @@ A body that does not fit keeps its row: ``_error`` says why, ``_body`` has its b
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -173,6 +173,13 @@ def typed_rows(rows: pa.Table, topic: TopicSchema, schema: pa.Schema) -> pa.Tabl
         errors.append(why)
         bad.append(None if why is None else body)
         values.append(found)
+    found_columns = _body_columns(values, schema)
+    if isinstance(found_columns, str):  # a value that its reader should have refused: find the rows
+        for row, value in enumerate(values):
+            if isinstance(why_not := _body_columns([value], schema), str):
+                values[row], errors[row], bad[row] = {}, why_not, rows["body"][row].as_py()
+        found_columns = _body_columns(values, schema)
+        assert not isinstance(found_columns, str)
     made = {"_schema_id": ids, "_error": errors, "_body": bad}
     columns = []
     for one in schema:
@@ -181,5 +188,17 @@ def typed_rows(rows: pa.Table, topic: TopicSchema, schema: pa.Schema) -> pa.Tabl
         elif one.name in ENVELOPE.names:
             columns.append(rows[one.name[1:]].cast(one.type))
         else:
-            columns.append(pa.array([row.get(one.name) for row in values], one.type))
+            columns.append(found_columns[one.name])
     return pa.table(columns, schema=schema)
+
+
+def _body_columns(values: Sequence[Mapping[str, Any]], schema: pa.Schema) -> dict[str, pa.Array] | str:
+    """Return the columns of bodies, or why a value does not fit the type of its column."""
+    made = {}
+    for one in schema:
+        if one.name not in ENVELOPE.names:
+            try:
+                made[one.name] = pa.array([row.get(one.name) for row in values], one.type)
+            except (pa.ArrowException, *BAD_VALUES) as error:
+                return f"{one.name} does not fit its column: {(str(error).splitlines() or [''])[0]}"
+    return made
