@@ -9,7 +9,7 @@ FRAMEWORKS := $(dir $(wildcard packages/*/pyproject.toml))
 CODE := src packages tests tools benchmarks deploy setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test long sanitize release-check check fmt golden crash sim soak fuzz audit mutants interop with-pair bench \
+.PHONY: help setup demo docs test long object-store sanitize release-check check fmt golden crash sim soak fuzz audit mutants interop with-pair bench \
 	bench-client bench-field bench-peer bench-recovery bench-replication bench-requests bench-retention bench-timers console-pictures \
 	gen dist clean
 
@@ -51,6 +51,10 @@ $(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.installed
 	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
 	@touch $@
 
+$(VENV)/.object-store: requirements/object-store.txt $(VENV)/.installed
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/object-store.txt
+	@touch $@
+
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.installed
 	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
 	@touch $@
@@ -80,13 +84,17 @@ docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference inclu
 test: $(VENV)/.installed  ## All tests except those of make long, in one process more than processors; those of bytes once more with interpreted kernels
 	$(PY) tools/run_tests.py $(RUN_TESTS)
 
-long: $(VENV)/.installed $(VENV)/.fuzz  ## The long tests that make test leaves out, fuzzing, and pyright if npm is there
+long: $(VENV)/.installed $(VENV)/.fuzz $(VENV)/.object-store  ## The long tests that make test leaves out, fuzzing, and pyright if npm is there
 	$(PY) tools/run_tests.py --long $(RUN_TESTS)
 	if command -v npm >/dev/null; then $(MAKE) build/pyright; fi
 	$(PY) -m pytest tests/integration/test_pyright.py
 	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/fuzz.py
 	$(PY) tools/lane_frames.py
 	$(MAKE) --no-print-directory sanitize
+
+object-store: $(VENV)/.object-store  ## Archives in SeaweedFS, a server of S3 on loopback, with injected faults; SEED=n
+	TAILRACE_LONG=1 SEED=$(SEED) $(PY) -m pytest -q tests/contract/test_archive_stores.py \
+	  tests/unit/spark/archive/test_object_archive.py
 
 sanitize: $(VENV)/.fuzz  ## Kernels, lanes and hostile frames under the address sanitizer of GCC; FRAMES=n, SECONDS=n, SEED=n
 	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/sanitized_kernels.py

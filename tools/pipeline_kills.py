@@ -37,6 +37,7 @@ from tailrace.spark.sink.commit import commit_batch, stage
 from tailrace.spark.sink.options import parse_write_options
 from tailrace.spark.sink.publish import TXN
 from tailrace.store.archive_manifest import list_manifests, read_manifest
+from tailrace.store.archive_store import PosixArchive
 
 FILES = OsFileSystem()
 SEGMENT = 256 << 10
@@ -71,16 +72,16 @@ def forked(work: Callable[[], None], after_s: float | None) -> bool:
 def check_archive(store: Path, archive: Path, sealed: int | None) -> None:
     """What was published is right; with a number of segments, all are there and nothing else."""
     named = []
-    for segment in list_manifests(FILES, str(archive)):
-        manifest = read_manifest(FILES, str(archive), segment)
+    for segment in list_manifests(PosixArchive(str(archive))):
+        manifest = read_manifest(PosixArchive(str(archive)), segment)
         assert manifest is not None
         assert manifest.verified
         data = (store / "commitlog" / f"{segment:020d}").read_bytes()
-        assert b"".join(restored(FILES, str(archive), manifest)) == data, segment
+        assert b"".join(restored(PosixArchive(str(archive)), manifest)) == data, segment
         named += [file.path for file in manifest.files]
     there = sorted(str(path.relative_to(archive)) for path in archive.rglob("part-*.parquet"))
     if sealed is not None:
-        assert len(list_manifests(FILES, str(archive))) == sealed, "segments are missing"
+        assert len(list_manifests(PosixArchive(str(archive)))) == sealed, "segments are missing"
         assert there == sorted(named), "files that nothing names"
     else:
         assert set(named) <= set(there), "files are missing"
@@ -109,7 +110,7 @@ def kill_archive(scratch: Path, kills: int, chance: random.Random) -> None:
     began = time.perf_counter()
     forked(run, None)
     took = time.perf_counter() - began
-    sealed = len(list_manifests(FILES, str(archive)))
+    sealed = len(list_manifests(PosixArchive(str(archive))))
     assert sealed >= FILES_OF_LOG - 2
     shutil.rmtree(archive)
     done = rounds = 0

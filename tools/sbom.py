@@ -1,8 +1,8 @@
 """Write the bill of materials of a release (CycloneDX JSON): dist/tailrace-VERSION.cdx.json.
 
 Its components are the locked packages of requirements/runtime.txt, which every installation has, and those of the
-extras in spark.txt, lake.txt, sql.txt and grpc.txt, which are optional. cyclonedx-py reads names, versions and hashes;
-the licences are those that the installed packages declare. The same tree gives the same file.
+extras in spark.txt, lake.txt, s3.txt, sql.txt and grpc.txt, which are optional. cyclonedx-py reads names, versions and
+hashes; the licences are those that the installed packages declare. The same tree gives the same file.
 
     python tools/sbom.py [FILE]
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from locked_packages import REQUIREMENTS, locked
 
 ROOT = REQUIREMENTS.parent
-NEEDED, OPTIONAL = ("runtime.txt",), ("spark.txt", "lake.txt", "sql.txt", "grpc.txt")
+NEEDED, OPTIONAL = ("runtime.txt",), ("spark.txt", "lake.txt", "s3.txt", "sql.txt", "grpc.txt")
 SPEC = "1.6"
 _SAME = {"MIT License": "MIT", "ISC License": "ISC", "BSD": "BSD-3-Clause", "Apache License, Version 2.0": "Apache-2.0",
          "Apache 2.0": "Apache-2.0", "Apache License 2.0": "Apache-2.0", "Apache-2.0 License": "Apache-2.0"}

@@ -501,7 +501,7 @@ class StoreConfig(_Config):
     pin_groups: str = _option(
         "", "Consumer groups, separated by `;`, whose unconsumed messages are not deleted by age.")
     archive_directory: str = _option(
-        "", "Directory of the archive; a CommitLog file without a verified manifest there is not deleted "
+        "", "Directory or s3:// URL of the archive; a CommitLog file without a verified manifest there is not deleted "
         "by age. Empty: there is no archive.", main=True)
 
     # -- delay levels

@@ -132,13 +132,14 @@ def test_a_java_store_comes_back_from_the_archive(reference, tmp_path):
     from tailrace.env.filesystem import OsFileSystem
     from tailrace.spark.archive.job import ArchiveJob, local_runner
     from tailrace.spark.archive.restore import restore_segments
+    from tailrace.store.archive_store import PosixArchive
 
     path, again, conf = tmp_path / "s", tmp_path / "again", properties(tmp_path / "c.properties", CONF)
     java(reference, path, conf, 0, 900)
     tell_topic(path)
     with ArchiveJob(str(path), str(tmp_path / "a"), local_runner(OsFileSystem()), config=CONFIG) as job:
         assert len(job.step()) > 1
-    list(restore_segments(str(tmp_path / "a"), str(again), 0, 1 << 63))
+    list(restore_segments(PosixArchive(str(tmp_path / "a")), str(again), 0, 1 << 63))
     with MessageStore.open(again, config=CONFIG, parts=StoreParts(services=False)) as store:
         assert store.topics.has_batch_queues(TOPIC)
         seen = we_see(store)

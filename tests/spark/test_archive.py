@@ -20,6 +20,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.store.archive_store import PosixArchive
 
 pytestmark = pytest.mark.spark
 FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
@@ -56,11 +57,10 @@ def test_a_fixture_is_one_table_over_archive_and_log(spark, tmp_path, name):
     made = archive_store(
         spark, str(path), str(archive), options=ArchiveOptions(piece_bytes=300_000))
     assert len(made) == 4
-    files = OsFileSystem()
     for one in made:
-        manifest = read_manifest(files, str(archive), one.segment)
+        manifest = read_manifest(PosixArchive(str(archive)), one.segment)
         segment = path / "commitlog" / f"{one.segment:020d}"
-        assert b"".join(restored(files, str(archive), manifest)) == segment.read_bytes()
+        assert b"".join(restored(PosixArchive(str(archive)), manifest)) == segment.read_bytes()
     assert archive_store(spark, str(path), str(archive)) == []
     for one in made[:3]:
         (path / "commitlog" / f"{one.segment:020d}").unlink()

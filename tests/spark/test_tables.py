@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.cli.app import app
 from tailrace.doctor.timers import pending_timers as told_timers
-from tailrace.env import OsFileSystem
 from tailrace.errors import ConfigError
 from tailrace.node.store_opening import StoreParts
 from tailrace.store.archive_manifest import Manifest, write_manifest
+from tailrace.store.archive_store import PosixArchive
 from tailrace.store.directory import StoreDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -122,7 +122,7 @@ def test_what_retention_will_take(spark, made, tmp_path):
     _ = spark
     (tmp_path / "archive" / "_manifests").mkdir(parents=True)
     for segment, verified in ((0, True), (SEGMENT, False)):
-        write_manifest(OsFileSystem(), str(tmp_path / "archive"), Manifest(
+        write_manifest(PosixArchive(str(tmp_path / "archive")), Manifest(
             segment=segment, size=SEGMENT, crc32=0, sha256="", head_crc32=0, records=0, messages=0,
             raw_rows=0, min_store_timestamp=0, max_store_timestamp=0, queues=(), files=(),
             verified=verified))

@@ -13,6 +13,7 @@ from tailrace.spark.lake.catalogue import Lake
 from tailrace.spark.lake.job import LakeJob, local_runner
 from tailrace.spark.lake.schemas import SOURCE_NAMES
 from tailrace.store.archive_manifest import list_manifests, read_manifest
+from tailrace.store.archive_store import PosixArchive
 
 FILES = OsFileSystem()
 SEGMENT = 64 << 10
@@ -70,7 +71,7 @@ def key_of(row):
 
 
 def manifests_of(target):
-    return [read_manifest(FILES, str(target), one) for one in list_manifests(FILES, str(target))]
+    return [read_manifest(PosixArchive(str(target)), one) for one in list_manifests(PosixArchive(str(target)))]
 
 
 def archived_until(target):

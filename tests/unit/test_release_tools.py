@@ -155,7 +155,7 @@ def test_the_bill_of_materials_has_every_locked_package_with_its_hashes_and_lice
     module = tool("locked_packages")
     runtime = module.locked(module.REQUIREMENTS / "runtime.txt")
     extras = {
-        name: package for extra in ("spark", "lake", "sql", "grpc")
+        name: package for extra in ("spark", "lake", "s3", "sql", "grpc")
         for name, package in module.locked(module.REQUIREMENTS / f"{extra}.txt").items()}
     wanted = {**extras, **runtime}
     components = {one["name"]: one for one in bill["components"]}

@@ -218,7 +218,7 @@ def replay(
         int, typer.Option(min=1, help="Number of messages per send. After a kill at most this many are sent twice.")
     ] = 64,
     archive: Annotated[
-        str, typer.Option(metavar="DIR", help="Archive with the messages that the log no longer has.")] = "",
+        str, typer.Option(metavar="ARCHIVE", help="Archive with the messages that the log no longer has.")] = "",
     option: Annotated[
         Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
         typer.Option("--option", metavar="NAME=VALUE", help="Option of the source; may be repeated."),

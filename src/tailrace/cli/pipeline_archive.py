@@ -18,6 +18,7 @@ from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
+from tailrace.store.archive_store import archive_at, is_remote
 
 if TYPE_CHECKING:
     from tailrace.spark.archive.job import ArchiveJob
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["archive", "restore"]
 
-Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="The directory of one store's archive.")]
+Archive = Annotated[str, typer.Argument(
+    metavar="ARCHIVE", help="One store's archive: a directory, or s3://BUCKET/PREFIX?endpoint=URL&region=NAME.")]
 
 PERIOD_MIN_MS = 100
 _LAG_MIN_MS = 1_000
@@ -96,7 +98,8 @@ def archive(
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
     _check_table(
-        table, verify=verify is not False, only_for_tables=system_topics or types is not None or catalog != "tailrace")
+        target, table, verify=verify is not False,
+        only_for_tables=system_topics or types is not None or catalog != "tailrace")
     period_ms, lag_ms = _times(every, lag)
     with errors():
         need_spark()
@@ -107,7 +110,8 @@ def archive(
             spark_runner,
         )
 
-        check_places(str(store), str(target))
+        check_places(str(store), target)
+        archive_at(target)  # an archive that cannot be opened is an error before Spark starts
         properties = read_properties(config)
         schemas = None if types is None else _schemas(types)
         lake = _lake(target, table, catalog, properties, system_topics=system_topics) if table else nullcontext()
@@ -119,7 +123,7 @@ def archive(
         settings, width = StoreConfig.from_properties(properties), job.spark.sparkContext.defaultParallelism
         done = _Archived(job)
         with ArchiveJob(
-            str(store), str(target), spark_runner(job.spark), config=settings, progress=done.add,
+            str(store), target, spark_runner(job.spark), config=settings, progress=done.add,
             options=ArchiveOptions(
                 piece_bytes=piece_mib << 20, at_once=width, verify=verify is not False,
                 lag_ms=lag_ms if follow else min(lag_ms, 1)),
@@ -131,12 +135,15 @@ def archive(
         done.report(archiving, adding, failed)
 
 
-def _check_table(table: str, *, verify: bool, only_for_tables: bool) -> None:
+def _check_table(target: str, table: str, *, verify: bool, only_for_tables: bool) -> None:
     """Raise usage errors of the options for tables."""
     if table and not verify:
         raise usage("--table needs verified segments: leave --no-verify out")
     if not table and only_for_tables:
         raise usage("--catalog, --system-topics and --types need --table")
+    with errors():
+        if table and is_remote(target):
+            raise usage(f"--table needs an archive in a directory: tables over {target} are not supported")
 
 
 def _times(every: str, lag: str) -> tuple[int, int]:
@@ -151,13 +158,13 @@ def _times(every: str, lag: str) -> tuple[int, int]:
 
 
 def _lake(
-    target: Path, namespace: str, catalog: str, properties: dict[str, str], *, system_topics: bool
+    target: str, namespace: str, catalog: str, properties: dict[str, str], *, system_topics: bool
 ) -> "Lake":
     """Open the tables before Spark starts, so that a catalogue that is down is named first."""
     from tailrace.spark.lake.catalogue import Lake  # noqa: PLC0415 - PyIceberg
 
     return Lake(
-        str(target.absolute()), namespace, BrokerConfig.from_properties(properties).broker_name, OsFileSystem(),
+        str(Path(target).absolute()), namespace, BrokerConfig.from_properties(properties).broker_name, OsFileSystem(),
         catalogue=catalog, every_topic=system_topics)
 
 
@@ -215,14 +222,14 @@ class _Adding:
     """Adds archived segments to the tables, and counts them."""
 
     def __init__(
-        self, job: Job, store: Path, target: Path, tables: "Lake", settings: StoreConfig, broker: BrokerConfig,
+        self, job: Job, store: Path, target: str, tables: "Lake", settings: StoreConfig, broker: BrokerConfig,
         at_once: int, schemas: "TopicSchemas | None",
     ) -> None:
         from tailrace.spark.lake.job import LakeJob, spark_runner  # noqa: PLC0415 - PyIceberg
 
         self._job = job
         self._lake_job = LakeJob(
-            str(store), str(target), tables, spark_runner(job.spark), broker=broker, config=settings, at_once=at_once,
+            str(store), target, tables, spark_runner(job.spark), broker=broker, config=settings, at_once=at_once,
             schemas=schemas)
         self._done: list[LakeReport] = []
 
@@ -261,13 +268,13 @@ def _once(
         if verify:
             with Progress("verify the archive") as progress:
                 archiving.verify(accept_missing=accept_missing, share=progress)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         failed.append(str(error))
     try:
         with Progress("archive") as progress:
             archiving.step(progress)
         done.add_ranges(archiving)
-    except StoreError as error:
+    except (StoreError, OSError) as error:
         failed.append(str(error))
     if adding is not None:
         try:
@@ -335,7 +342,7 @@ def _report(done: "list[Manifest]", archiving: "ArchiveJob", took: float, failed
 
 
 def restore(
-    source: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="An archive.")],
+    source: Annotated[str, typer.Argument(metavar="ARCHIVE", help="An archive.")],
     store: Annotated[Path, typer.Argument(metavar="STORE", help="The directory to create.")],
     first: Annotated[int, typer.Option("--from", min=0, help="Position of the first segment.")] = 0,
     until: Annotated[int, typer.Option(min=0, help="Position after the last segment; 0: up to the last one.")] = 0,
@@ -353,4 +360,4 @@ def restore(
     with errors():
         from tailrace.spark.archive.restore import restore_segments  # noqa: PLC0415 - PyArrow
 
-        show(restore_segments(str(source), str(store), first, until or 1 << 63), as_json=as_json)
+        show(restore_segments(archive_at(source), str(store), first, until or 1 << 63), as_json=as_json)

@@ -41,9 +41,9 @@ def _show(job: Job, table: "DataFrame", out: Path | None) -> list[dict[str, Any]
 def traffic(
     store: Store, by: By = "hour",
     archive: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--archive", metavar="DIR", help="Also count messages that only this archive has."),
-    ] = None,
+        str,
+        typer.Option("--archive", metavar="ARCHIVE", help="Also count messages that only this archive has."),
+    ] = "",
     out: Out = None, master: Master = "local[*]", conf: Conf = None, as_json: AsJson = False, config: Config = None,
 ) -> None:
     """Print messages and bytes of each topic over store time.
@@ -54,7 +54,7 @@ def traffic(
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
         _show(job, tables.traffic(
-            job.spark, str(store), bucket=by, config_file=str(config or ""), archive=str(archive or "")), out)
+            job.spark, str(store), bucket=by, config_file=str(config or ""), archive=archive), out)
 
 
 def lag(
@@ -112,10 +112,10 @@ def timers(
 def retention(
     store: Store,
     archive: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--archive", metavar="DIR", help="Show which segments this archive has, verified; "
+        str,
+        typer.Option("--archive", metavar="ARCHIVE", help="Show which segments this archive has, verified; "
                      "default: archiveDirectory of --config."),
-    ] = None,
+    ] = "",
     every: Annotated[
         bool, typer.Option("--all", help="All segments except the last, not only those that may be deleted.")
     ] = False,
@@ -144,5 +144,5 @@ def retention(
         ]
         job.tell(f"{len(going)} of {len(view.segments)} segments")
         _show(job, tables.retention(
-            job.spark, str(store), going, archive=str(archive or settings.archive_directory),
+            job.spark, str(store), going, archive=archive or settings.archive_directory,
             config_file=str(config or "")), out)

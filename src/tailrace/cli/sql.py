@@ -15,6 +15,7 @@ from tailrace.cli.arguments import complain, errors, usage
 from tailrace.cli.contexts import tls_of
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
+from tailrace.store.archive_store import is_remote
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,9 +42,9 @@ def sql(
         typer.Option("--out", metavar="FILE", help="Write the rows to a new FILE."),
     ] = None,
     archive: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option("--archive", metavar="DIR", help="Also read messages that only this archive has."),
-    ] = None,
+        str,
+        typer.Option("--archive", metavar="ARCHIVE", help="Also read messages that only this archive has."),
+    ] = "",
     skip_damaged: Annotated[
         bool, typer.Option("--skip-damaged", help="Leave out damaged records, with a warning.")] = False,
     external_access: Annotated[
@@ -67,8 +68,8 @@ def sql(
         from tailrace.dataset import sql as queries  # noqa: PLC0415 - optional packages
 
         tables = queries.tables_of(
-            store, archive=archive or "", config=config or "", mode="DROPMALFORMED" if skip_damaged else "FAILFAST",
-            tls=tls_of() if not Path(store).exists() else None)
+            store, archive=archive, config=config or "", mode="DROPMALFORMED" if skip_damaged else "FAILFAST",
+            tls=tls_of() if not Path(store).exists() and not is_remote(store) else None)
         with queries.query(tables, text, external_access=external_access) as rows:
             if form == _PARQUET:
                 assert out is not None

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tailrace.arrow import pyarrow
+from tailrace.env.object_store import place_of
 from tailrace.errors import ConfigError, NotAStoreError
 from tailrace.formats.filenames import COMMITLOG
-from tailrace.store.archive_manifest import MANIFESTS
+from tailrace.store.archive_store import MANIFESTS, is_remote
 
 if TYPE_CHECKING:
     from tailrace.dataset.rows import RowsDataset
@@ -77,6 +78,7 @@ def scan(
         raise ConfigError(f"{path} is an archive: pass neither archive nor config")
     if not alone and not config and not Path(path, COMMITLOG).is_dir():
         raise NotAStoreError(path, "it has neither a commitlog nor the _manifests of an archive")
+    path = place_of(path).url if is_remote(path) else path
     options = parse_options({name: text for name, text in given.items() if text}, column_names, is_store=not alone)
     label = options.roots[0][0]
     directories = {label: archive_alone(path)} if alone else open_directories(options)
@@ -125,4 +127,4 @@ def _names(argument: str, names: str | tuple[str, ...] | None) -> str:
 
 
 def _is_archive(path: str) -> bool:
-    return Path(path, MANIFESTS).is_dir() and not Path(path, COMMITLOG).is_dir()
+    return is_remote(path) or (Path(path, MANIFESTS).is_dir() and not Path(path, COMMITLOG).is_dir())

@@ -12,7 +12,6 @@ import pyarrow as pa
 from tailrace.arrow.schema import arrow_schema
 from tailrace.dataset.narrowing import columns_of, narrowed
 from tailrace.dataset.rows import MessageRows, Ranges
-from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import NotAStoreError
 from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.consumequeue import CqUnit
@@ -26,6 +25,7 @@ from tailrace.spark.source.offsets import (
 from tailrace.spark.source.options import ReadOptions
 from tailrace.spark.source.scan import plan_tasks, read_task
 from tailrace.store.archive_manifest import OPEN, list_manifests
+from tailrace.store.archive_store import archive_at
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.lives import EndedLives
@@ -158,6 +158,6 @@ class _NoLog:
 
 def archive_alone(path: str) -> ArchivedDirectory:
     """Open an archive without its store. Raises NotAStoreError without a manifest, and CorruptionError."""
-    if not any(list_manifests(OsFileSystem(), path, *within) for within in ((), (OPEN,))):
+    if not any(list_manifests(archive_at(path), *within) for within in ((), (OPEN,))):
         raise NotAStoreError(path, "it is an archive without a segment")
-    return open_archived(cast("StoreDirectory", _NoLog(path)), path)
+    return open_archived(cast("StoreDirectory", _NoLog(path)), archive_at(path))

@@ -22,6 +22,7 @@ from tailrace.node.retention.group_pins import GroupPins
 from tailrace.node.retention.topics import limits_of_topics
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.segments import MappedFile
+from tailrace.store.archive_store import archive_at
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import DirectoryState, StoreDirectory
 from tailrace.store.log_paths import LogPaths, segment_files
@@ -215,7 +216,8 @@ def _pins(
     found = [*_first_timer(directory, clock.now_ms()), *_first_of_levels(directory, clock)]
     if config.archive_directory:
         found += ArchivePins(
-            clock, directory.file_system, config.archive_directory,
+            clock, directory.file_system,
+            archive_at(config.archive_directory, directory.file_system, hurried=True),
             lambda: directory.log_files[:-1])()
     return [*found, *groups()]
 

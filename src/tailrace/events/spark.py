@@ -44,6 +44,9 @@ A_SEGMENT_IS_ARCHIVED_AGAIN: Final = event(
 A_SEGMENT_OF_THE_ARCHIVE_IS_DAMAGED: Final = event(
     "warning", "a segment of the archive is damaged", "segment cause",
     "It is archived again if the log has it.", do="Otherwise restore it from a copy.")
+REMOVED_FILES_OF_AN_ATTEMPT: Final = event(
+    "info", "removed the files of an attempt that was not finished", "segment attempt",
+    "An archive job was killed; no manifest names these files.")
 A_MANIFEST_OF_THE_ARCHIVE_IS_MISSING: Final = event(
     "warning", "a manifest of the archive is missing", "archive topic queue_id cause",
     "`failOnDataLoss` is false; messages are left out.", do="Restore the manifest from a copy.")

@@ -34,7 +34,8 @@ from tailrace.spark.source.scan import ScanTask, plan_tasks
 from tailrace.spark.source.schema import column_names
 from tailrace.spark.source.stream_reader import TailraceStreamReader
 from tailrace.spellings import size_text
-from tailrace.store.archive_manifest import manifest_path
+from tailrace.store.archive_manifest import manifest_name
+from tailrace.store.archive_store import archive_at
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import DirectoryState, StoreDirectory
 
@@ -200,10 +201,10 @@ def _queue(label: str, directory: Directory, queue: ConsumeQueue, span: tuple[in
 def _task(task: InputPartition) -> TaskPlan:
     if isinstance(task, ArchiveTask):
         return TaskPlan(task.label, "archive", task.start, task.end, tuple(
-            f"{task.archive}/{file.path}" for file in task.files))  # as the manifest names them
+            archive_at(task.archive).path_of(file.path) for file in task.files))  # as the manifest names them
     if isinstance(task, IndexedTask):
         return TaskPlan(task.label, "archive", task.start, task.end, tuple(
-            manifest_path(task.archive, one.segment) for one in task.segments))
+            archive_at(task.archive).path_of(manifest_name(one.segment)) for one in task.segments))
     assert isinstance(task, ScanTask)
     return TaskPlan(task.label, "log", task.start, task.end, tuple(path for path, _, _ in task.files))
 

@@ -20,27 +20,23 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import ChecksumMismatchError, CorruptionError, UnsupportedVersionError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
+from tailrace.store.archive_store import MANIFESTS, ROWS, ArchiveStore
 
 __all__ = ["HEAD_BYTES", "MANIFESTS", "OPEN", "ROWS", "VERSION", "ArchivedFile", "BrokenLink", "FilePart", "Linked",
-           "LostMessage", "Manifest", "ManifestLink", "QueueRange", "archived_path", "broken_link", "list_manifests",
-           "manifest_path", "open_ranges", "read_manifest", "wrong_file", "write_manifest"]
+           "LostMessage", "Manifest", "ManifestLink", "QueueRange", "archived_name", "broken_link", "list_manifests",
+           "manifest_name", "open_ranges", "read_manifest", "read_versioned", "wrong_file", "write_manifest"]
 
-MANIFESTS: Final = "_manifests"
 OPEN: Final = "_open"
 """The directory with the manifests of ranges of the segment that is still written."""
-ROWS: Final = "rows"
-"""The directory with nothing but Parquet files, because some readers take every file of a directory for one."""
 HEAD_BYTES: Final = 1 << 16
 """Number of bytes at the start of a segment that ``head_crc32`` covers."""
 VERSION: Final = 2
 """Version of manifests that are written."""
 _UNPROTECTED: Final = 1
 _CHECKSUM: Final = "checksum"
-_DEFAULTS: Final = {"is_batch": False, "messages": 1}
+_DEFAULTS: Final = {"is_batch": False, "messages": 1, "tag": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +52,7 @@ class ArchivedFile:
     """A Parquet file: its path below the archive, and the positions [start, end) it is from.
 
     ``parts`` are its row groups in their order, then everything after them (the footer). Manifests
-    of version 1 have no parts.
+    of version 1 have no parts. ``tag`` is the checksum that the server of an object store holds; empty on a disk.
     """
 
     path: str
@@ -66,6 +62,7 @@ class ArchivedFile:
     start: int
     end: int
     parts: tuple[FilePart, ...] = ()
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,19 +141,19 @@ class Manifest:
         return replace(self, verified=True)
 
 
-def manifest_path(archive: str, file_from_offset: int, within: str = MANIFESTS) -> str:
-    """Path of the manifest of a segment; with ``within=OPEN`` of a range of the segment that is still written."""
-    return f"{archive}/{within}/{offset_to_file_name(file_from_offset)}.json"
+def manifest_name(file_from_offset: int, within: str = MANIFESTS) -> str:
+    """Name of the manifest of a segment; with ``within=OPEN`` of a range of the segment that is still written."""
+    return f"{within}/{offset_to_file_name(file_from_offset)}.json"
 
 
-def archived_path(file_system: FileSystem, archive: str, path: str) -> str:
+def archived_name(archive: ArchiveStore, path: str) -> str:
     """Return where a file of a manifest is. ``path`` is that of the manifest, below the archive.
 
     A9: older manifests have no ``rows/`` in their paths. The archive job moves such files below ``rows`` and leaves the
     manifests as they are.
     """
-    moved = f"{archive}/{ROWS}/{path}"
-    return moved if not path.startswith(f"{ROWS}/") and file_system.exists(moved) else f"{archive}/{path}"
+    moved = f"{ROWS}/{path}"
+    return moved if not path.startswith(f"{ROWS}/") and archive.head(moved) is not None else path
 
 
 def _checksum(members: dict[str, Any]) -> str:
@@ -164,30 +161,44 @@ def _checksum(members: dict[str, Any]) -> str:
     return hashlib.sha256(orjson.dumps(members, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
-def write_manifest(file_system: FileSystem, archive: str, manifest: Manifest, within: str = MANIFESTS) -> None:
-    """Publish a segment: write its manifest with a checksum. Afterwards readers and retention use it."""
+def write_manifest(archive: ArchiveStore, manifest: Manifest, within: str = MANIFESTS, version: str = "") -> str:
+    """Publish a segment: write its manifest with a checksum. Afterwards readers and retention use it.
+
+    ``version`` is that of the manifest to replace, as ``read_versioned`` returned it; empty if the segment must not
+    have one. Return the new version. Raises ArchiveChangedError if another job has written the manifest.
+    """
     members = asdict(replace(manifest, version=VERSION))
-    for entries, name in (("queues", "is_batch"), ("damaged", "messages")):
+    for entries, name in (("queues", "is_batch"), ("damaged", "messages"), ("files", "tag")):
         for one in members[entries]:
             if one[name] == _DEFAULTS[name]:  # earlier versions do not know these members
                 del one[name]
     members[_CHECKSUM] = _checksum(members)
-    replace_file(
-        file_system, manifest_path(archive, manifest.segment, within),
-        orjson.dumps(members, option=orjson.OPT_INDENT_2))
+    name, data = manifest_name(manifest.segment, within), orjson.dumps(members, option=orjson.OPT_INDENT_2)
+    return archive.replace(name, data, version) if version else archive.put_new(name, data)
 
 
-def read_manifest(
-    file_system: FileSystem, archive: str, file_from_offset: int, within: str = MANIFESTS
-) -> Manifest | None:
+def read_manifest(archive: ArchiveStore, file_from_offset: int, within: str = MANIFESTS) -> Manifest | None:
     """Return the manifest of a segment, None when there is no such file.
 
     Raises CorruptionError when the file is not a manifest or is not what was written.
     """
-    path = manifest_path(archive, file_from_offset, within)
-    data = read_if_there(file_system, path)
-    if data is None:
-        return None
+    found = archive.read(manifest_name(file_from_offset, within))
+    return None if found is None else _parsed(archive, file_from_offset, within, found[0])
+
+
+def read_versioned(archive: ArchiveStore, file_from_offset: int) -> tuple[Manifest | None, str]:
+    """Return the manifest of a segment and its version; no manifest, but the version, for one that cannot be read."""
+    found = archive.read(manifest_name(file_from_offset))
+    if found is None:
+        return None, ""
+    try:
+        return _parsed(archive, file_from_offset, MANIFESTS, found[0]), found[1]
+    except CorruptionError:
+        return None, found[1]
+
+
+def _parsed(archive: ArchiveStore, file_from_offset: int, within: str, data: bytes) -> Manifest:
+    path = archive.path_of(manifest_name(file_from_offset, within))
     try:
         found: dict[str, Any] = orjson.loads(data)
         version = found["version"]
@@ -212,24 +223,24 @@ def read_manifest(
     return made
 
 
-def open_ranges(file_system: FileSystem, archive: str, start: int) -> list[Manifest]:
+def open_ranges(archive: ArchiveStore, start: int) -> list[Manifest]:
     """Return the manifests of the ranges that are archived of the segment at ``start``, without a gap.
 
     Raises CorruptionError for a manifest that is not what was written.
     """
     found: list[Manifest] = []
-    for one in list_manifests(file_system, archive, OPEN):
-        manifest = read_manifest(file_system, archive, one, OPEN) if one == start else None
+    for one in list_manifests(archive, OPEN):
+        manifest = read_manifest(archive, one, OPEN) if one == start else None
         if manifest is not None:
             found.append(manifest)
             start = manifest.until
     return found
 
 
-def list_manifests(file_system: FileSystem, archive: str, within: str = MANIFESTS) -> list[int]:
+def list_manifests(archive: ArchiveStore, within: str = MANIFESTS) -> list[int]:
     """Segments that have a manifest, in the order of the log; with ``within=OPEN`` ranges."""
     found = []
-    for name in file_system.list(f"{archive}/{within}"):
+    for name in archive.list(within):
         stem, _, suffix = name.rpartition(".")
         offset = file_name_to_offset(stem)
         if suffix == "json" and offset is not None:
@@ -277,14 +288,22 @@ def broken_link(manifests: Sequence[Manifest | Linked]) -> BrokenLink | None:
     return None
 
 
-def wrong_file(file_system: FileSystem, archive: str, manifest: Manifest) -> str:
-    """Return which file of a manifest is missing or has another size, or "". Reads no file."""
+def wrong_file(archive: ArchiveStore, manifest: Manifest) -> str:
+    """Return which file of a manifest is missing, or has another size or checksum of the server, or "".
+
+    Reads no file.
+    """
     for one in manifest.files:
-        path = archived_path(file_system, archive, one.path)
+        name = archived_name(archive, one.path)
+        path = archive.path_of(name)
         try:
-            size = file_system.stat(path).size
+            found = archive.head(name)
         except OSError as error:
             return f"the archived file {path} cannot be found: {error}"
-        if size != one.size:
-            return f"the archived file {path} has {size} bytes and should have {one.size}"
+        if found is None:
+            return f"the archived file {path} cannot be found: it does not exist"
+        if found.size != one.size:
+            return f"the archived file {path} has {found.size} bytes and should have {one.size}"
+        if one.tag and found.tag != one.tag:
+            return f"the archived file {path} has the checksum {found.tag} and should have {one.tag}"
     return ""

@@ -1,12 +1,14 @@
 """Pins of the archive: a CommitLog file stays until the archive has it.
 
-An archive is a directory with a manifest for each CommitLog file that it has, written last. A file
-of the log counts as archived when a manifest says that it was verified, when size and checksum of
+An archive is a directory or a prefix of a bucket, with a manifest for each CommitLog file that it has,
+written last. A file of the log counts as archived when a manifest says that it was verified, when size and checksum of
 its first bytes are those of the manifest, and when every file that the manifest names is there with
-its size. These checks are cheap, so ``ArchivePins()`` makes them for all files of the log.
+its size, and in an object store with the checksum that the server holds. These checks are cheap, so ``ArchivePins()``
+makes them for all files of the log.
 
 Before the oldest file is deleted ``confirmed`` compares everything: the checksum of the whole segment
-and of every archived file of it. A call reads at most ``STEP_BYTES``, because a service makes it.
+and of every archived file of it; a file of which the server of an object store holds the checksum is not read. A call
+reads at most ``STEP_BYTES``, because a service makes it.
 Nothing of the archive is written.
 """
 
@@ -30,11 +32,12 @@ from tailrace.segments import MappedFile
 from tailrace.store.archive_manifest import (
     HEAD_BYTES,
     Manifest,
-    archived_path,
+    archived_name,
     open_ranges,
     read_manifest,
     wrong_file,
 )
+from tailrace.store.archive_store import ArchivedBytes, ArchiveStore
 from tailrace.store.retention.pins import Pin, PinKind
 
 __all__ = ["STEP_BYTES", "ArchivePins"]
@@ -54,7 +57,8 @@ class _Identity(NamedTuple):
 
     path: str
     manifest: Manifest
-    files: tuple[tuple[int, int], ...]
+    files: tuple[tuple[str, str], ...]
+    """Version and checksum of the server, of each archived file."""
 
 
 class _Refuted(NamedTuple):
@@ -73,12 +77,14 @@ class ArchivePins:
     """
 
     def __init__(
-        self, clock: Clock, file_system: FileSystem, directory: str,
+        self, clock: Clock, file_system: FileSystem, archive: ArchiveStore,
         segments: Callable[[], Iterable[MappedFile]],
     ) -> None:
         self._clock = clock
         self._file_system = file_system
-        self._directory = directory
+        self._archive = archive
+        self._ranges_until = 0
+        """Up to where an archive in an object store has ranges after the full files, as of the last call."""
         self._segments = segments
         self._archived: set[int] = set()
         self._looking: tuple[_Identity, Iterator[str]] | None = None
@@ -92,13 +98,17 @@ class ArchivePins:
     def archived_until(self, start: int) -> int:
         """Return the position up to which the archive has the log from ``start`` onwards.
 
-        Full files count as they were looked at last, and ranges of the file after them as their manifests are now.
+        Full files count as they were looked at last, and ranges of the file after them as their manifests are now, or
+        in an object store as they were at the last call, because nothing here may wait for a server.
         """
         for file in self._segments():
             if file.file_from_offset == start and start in self._archived:
                 start += file.size
+        return max(self._ranges_until, start) if self._archive.remote else self._end_of_ranges(start)
+
+    def _end_of_ranges(self, start: int) -> int:
         try:
-            return max((one.until for one in open_ranges(self._file_system, self._directory, start)), default=start)
+            return max((one.until for one in open_ranges(self._archive, start)), default=start)
         except (OSError, CorruptionError):
             return start
 
@@ -116,9 +126,13 @@ class ArchivePins:
                 continue
             if why := self._why_not(file):
                 self._archived.discard(offset)
-                yield Pin(PinKind.ARCHIVE, offset, f"{self._directory} {why}")
+                if self._archive.remote:
+                    self._ranges_until = self._end_of_ranges(offset)
+                yield Pin(PinKind.ARCHIVE, offset, f"{self._archive.location} {why}")
                 return
             self._archived.add(offset)
+        if self._archive.remote and files:
+            self._ranges_until = self._end_of_ranges(files[-1].file_from_offset + files[-1].size)
 
     def confirmed(self, file: MappedFile) -> bool:
         """Compare a part of a segment with the archive; True once everything was compared and equal.
@@ -145,57 +159,52 @@ class ArchivePins:
             return self._refute(
                 identity, f"cannot be compared: {error}", _RETRY_NS)
         self._looking, self._confirmed = None, identity
-        events.A_SEGMENT_WAS_COMPARED_WITH_THE_ARCHIVE.log(_log, segment=file.file_from_offset, archive=self._directory)
+        events.A_SEGMENT_WAS_COMPARED_WITH_THE_ARCHIVE.log(
+            _log, segment=file.file_from_offset, archive=self._archive.location)
         return True
 
     def _refute(self, identity: _Identity, why: str, after_ns: int) -> bool:
         self._looking = None
         self._refuted = _Refuted(identity, why, self._clock.monotonic_ns() + after_ns)
         events.A_SEGMENT_IS_NOT_ARCHIVED_AS_ITS_MANIFEST_SAYS.log(
-            _log, segment=identity.manifest.segment, archive=self._directory, cause=why)
+            _log, segment=identity.manifest.segment, archive=self._archive.location, cause=why)
         return False
 
     def _identity(self, file: MappedFile) -> _Identity | None:
-        manifest = read_manifest(self._file_system, self._directory, file.file_from_offset)
+        manifest = read_manifest(self._archive, file.file_from_offset)
         if manifest is None:
             return None
-        stats = [
-            self._file_system.stat(archived_path(self._file_system, self._directory, one.path))
-            for one in manifest.files]
-        return _Identity(file.path, manifest, tuple((one.size, one.mtime_ms) for one in stats))
+        heads = [self._archive.head(archived_name(self._archive, one.path)) for one in manifest.files]
+        return _Identity(
+            file.path, manifest, tuple(("", "") if one is None else (one.version, one.tag) for one in heads))
 
     def _compare(self, identity: _Identity) -> Iterator[str]:
         """Read the segment and its archived files. Yield an empty text after each ``STEP_BYTES``, and a text
         for each difference."""
         manifest = identity.manifest
         read, crc = 0, 0
-        for part in self._parts(identity.path):
+        for part in _parts(self._file_system.open(identity.path)):
             crc = isal_zlib.crc32(part, crc)
             if (read := read + len(part)) % STEP_BYTES < len(part):
                 yield ""
         if read != manifest.size or crc != manifest.crc32:
             yield f"has another segment {manifest.segment}{_written_from(manifest)}"
-        for one in manifest.files:
+        for one, (_, tag) in zip(manifest.files, identity.files, strict=True):
+            if one.tag and one.tag == tag:
+                continue
             digest = hashlib.sha256()
-            for part in self._parts(archived_path(self._file_system, self._directory, one.path)):
+            for part in _parts(self._archive.open(archived_name(self._archive, one.path))):
                 digest.update(part)
                 if (read := read + len(part)) % STEP_BYTES < len(part):
                     yield ""
             if digest.hexdigest() != one.sha256:
                 yield f"has a damaged file {one.path}"
 
-    def _parts(self, path: str) -> Iterator[bytes]:
-        with closing(self._file_system.open(path)) as file:
-            at = 0
-            while part := file.pread(_READ, at):
-                yield part
-                at += len(part)
-
     def _why_not(self, file: MappedFile) -> str:
         """Return why a file does not count as archived, by its manifest; empty when it does."""
         name = f"{filenames.offset_to_file_name(file.file_from_offset)}.json"
         try:
-            manifest = read_manifest(self._file_system, self._directory, file.file_from_offset)
+            manifest = read_manifest(self._archive, file.file_from_offset)
         except (OSError, CorruptionError) as error:
             return f"has no manifest {name} that can be read: {error}"
         if manifest is None:
@@ -211,7 +220,7 @@ class ArchivePins:
             return f"cannot be compared with {file.path}: {error}"
         if isal_zlib.crc32(head) != manifest.head_crc32:
             return f"has another segment in {name}{_written_from(manifest)}"
-        if why := wrong_file(self._file_system, self._directory, manifest):
+        if why := wrong_file(self._archive, manifest):
             return f"lacks a file that {name} names: {why}"
         return self._why_refuted(file, manifest)
 
@@ -219,10 +228,20 @@ class ArchivePins:
         refuted = self._refuted
         if refuted is None or refuted.identity.manifest.segment != manifest.segment:
             return ""
-        if self._clock.monotonic_ns() >= refuted.retry_ns or self._identity(file) != refuted.identity:
-            self._refuted = None
-            return ""
-        return refuted.why
+        try:
+            is_same = self._clock.monotonic_ns() < refuted.retry_ns and self._identity(file) == refuted.identity
+        except OSError as error:
+            return f"cannot be compared: {error}"
+        self._refuted = refuted if is_same else None
+        return refuted.why if is_same else ""
+
+
+def _parts(opened: ArchivedBytes) -> Iterator[bytes]:
+    with closing(opened) as file:
+        at = 0
+        while part := file.pread(_READ, at):
+            yield part
+            at += len(part)
 
 
 def _written_from(manifest: Manifest) -> str:

@@ -17,6 +17,7 @@ from tailrace.node.retention.timer_rescue import PendingPositions, TimerRescue
 from tailrace.node.retention.topics import TopicRetention
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.segments import MappedFile
+from tailrace.store.archive_store import archive_at
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths
 from tailrace.store.queue_search import message_from
@@ -56,7 +57,8 @@ class Retention:
             f"{root}/{filenames.CONSUMEQUEUE}", self.store_bytes)
         self.topics = TopicRetention(clock, file_system, store, topics)
         self._archive_pins = ArchivePins(
-            clock, file_system, config.archive_directory, lambda: log.queue.files[:-1],
+            clock, file_system, archive_at(config.archive_directory, file_system, hurried=True),
+            lambda: log.queue.files[:-1],
         ) if config.archive_directory else None
         self._group_pins: GroupPins | None = None
         if config.pin_groups:  # offsets of the file, until a broker hands over those in memory

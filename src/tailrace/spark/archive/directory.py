@@ -16,25 +16,25 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace import events
-from tailrace.env.filesystem import FileSystem, OsFileSystem
-from tailrace.errors import CorruptionError
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import ConfigError, CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, CqUnit
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFileQueue
 from tailrace.spark.archive.index import Group, Indexed, cached_manifest, groups, manifest_of
 from tailrace.spark.archive.layout import MESSAGE
-from tailrace.spark.archive.parquet_file import groups_with_topic, opened
+from tailrace.spark.archive.parquet_file import groups_with_topic, in_archive, opened
 from tailrace.store.archive_manifest import (
     OPEN,
     BrokenLink,
     Linked,
     Manifest,
     QueueRange,
-    archived_path,
     broken_link,
     list_manifests,
     open_ranges,
 )
+from tailrace.store.archive_store import MANIFESTS, ArchiveStore
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.wall_times import WallTimes
@@ -56,12 +56,11 @@ class ArchivedQueue(ConsumeQueue):
     """
 
     def __init__(
-        self, key: Key, live: ConsumeQueue | None, archived: list[Part], archive: str,
-        file_system: FileSystem,
+        self, key: Key, live: ConsumeQueue | None, archived: list[Part], archive: ArchiveStore
     ) -> None:
         super().__init__(*key, live.files if live is not None else MappedFileQueue(
-            file_system, (), CQ_UNIT.size, mapped=False))
-        self.live, self.archived, self.archive, self.file_system = live, archived, archive, file_system
+            OsFileSystem(), (), CQ_UNIT.size, mapped=False))
+        self.live, self.archived, self.archive = live, archived, archive
         end = archived[-1][1].end
         self.live_min_offset, self.max_offset = (live.min_offset, live.max_offset) if live is not None else (end, end)
         self._min_offset = archived[0][1].start
@@ -114,7 +113,7 @@ class ArchivedQueue(ConsumeQueue):
             return source, run
 
         def manifest_at(one: Indexed) -> Manifest:
-            return manifest_of(self.file_system, self.archive, one)
+            return manifest_of(self.archive, one)
 
         segments = _segments_of(source, run)
         found = bisect_left(segments, True, key=lambda one: reaches(manifest_at(one)))
@@ -123,8 +122,8 @@ class ArchivedQueue(ConsumeQueue):
                 if (one.topic, one.queue_id) == (self.topic, self.queue_id) and holds(one):
                     return manifest, one
         raise CorruptionError(
-            f"{self.archive}: no manifest of {segments[0].segment} to {segments[-1].until} has what the index says of "
-            f"{self.topic} queue {self.queue_id}")
+            f"{self.archive.location}: no manifest of {segments[0].segment} to {segments[-1].until} has what the index "
+            f"says of {self.topic} queue {self.queue_id}")
 
     def _columns(self, manifest: Manifest, name: str) -> tuple[Any, Any]:
         """Return (offsets, values of a column) of the messages of this queue in a segment, by offset."""
@@ -135,8 +134,7 @@ class ArchivedQueue(ConsumeQueue):
         none = np.empty(0, dtype=np.int64)
         parts: list[tuple[Any, Any]] = [(none, none)]
         for file in manifest.files:
-            place = archived_path(self.file_system, self.archive, file.path)
-            with opened(self.file_system, place, file) as found:
+            with opened(in_archive(self.archive, file)) as found:
                 for group in groups_with_topic(found, [self.topic]):
                     rows = found.read_row_group(group, columns=columns).filter(wanted)
                     parts.append((
@@ -151,7 +149,7 @@ class ArchivedDirectory:
     """Has the reading methods of ``StoreDirectory``: ``live`` is the store, ``sources`` the archive before it."""
 
     def __init__(
-        self, live: StoreDirectory, archive: str, sources: list[Manifest | Group], file_system: FileSystem,
+        self, live: StoreDirectory, archive: ArchiveStore, sources: list[Manifest | Group],
         missing: BrokenLink | None = None,
     ) -> None:
         self.missing = missing
@@ -163,7 +161,7 @@ class ArchivedDirectory:
             for one in (source.segments if isinstance(source, Group) else (source,))]
         """Start and end of each segment."""
         self._bases = [start for start, _ in self.spans]
-        self._queues = _merge(live, archive, sources, file_system)
+        self._queues = _merge(live, archive, sources)
 
     def queues(self) -> list[ConsumeQueue]:
         """Return every queue of log and archive, by topic and number."""
@@ -193,27 +191,27 @@ class ArchivedDirectory:
         return at < min(until, start) and at < until
 
 
-def open_archived(
-    live: StoreDirectory, archive: str, file_system: FileSystem | None = None
-) -> ArchivedDirectory:
+def open_archived(live: StoreDirectory, archive: ArchiveStore) -> ArchivedDirectory:
     """Return the directory of a store and its archive.
 
     The archive is listed after the store, so a file that retention deletes in between is in one of them. Ranges of the
     segment that is still written count only without a log, which has it otherwise.
     Raises CorruptionError if a manifest is damaged, does not fit the log, or is not the one that another
-    manifest names.
+    manifest names. Raises ConfigError for a prefix of a bucket without a manifest.
     """
-    file_system = file_system or OsFileSystem()
     least = live.min_phy_offset if live.log_files else _FOREVER
     found: list[Manifest | Group] = []
     known: list[Linked] = []
     unprotected: list[int] = []
-    there = [segment for segment in list_manifests(file_system, archive) if segment < least]
-    indexed = groups(file_system, archive, there)
+    there = list_manifests(archive)
+    if archive.remote and not there and not list_manifests(archive, OPEN):
+        raise ConfigError(f"{archive.location} is not an archive: it has no {MANIFESTS}")
+    there = [segment for segment in there if segment < least]
+    indexed = groups(archive, there)
     place = until = 0
     while place < len(there):
         group = indexed.get(there[place])
-        manifest = cached_manifest(file_system, archive, there[place]) if group is None else None
+        manifest = cached_manifest(archive, there[place]) if group is None else None
         place += 1 if group is None else len(group.segments)
         if group is not None:
             found.append(group)
@@ -228,22 +226,22 @@ def open_archived(
             until = manifest.until
         if found and found[-1].until > least:
             raise CorruptionError(
-                f"{archive} is not of {live.path}: its segment {there[place - 1]} ends at {found[-1].until}, "
+                f"{archive.location} is not of {live.path}: its segment {there[place - 1]} ends at {found[-1].until}, "
                 f"where the log has begun at {least}")
     if not live.log_files:
-        start = until if known else min(list_manifests(file_system, archive, OPEN), default=0)
-        found += [one for one in open_ranges(file_system, archive, start) if one.verified]
+        start = until if known else min(list_manifests(archive, OPEN), default=0)
+        found += [one for one in open_ranges(archive, start) if one.verified]
     broken = broken_link(known)
     if broken is not None and broken.exchanged:
-        raise CorruptionError(f"{archive}: {broken}; restore it from a copy")
+        raise CorruptionError(f"{archive.location}: {broken}; restore it from a copy")
     if unprotected:
         events.AN_ARCHIVE_HAS_MANIFESTS_WITHOUT_A_CHECKSUM.log(
-            _log, archive=archive, manifests=len(unprotected), first=unprotected[0])
-    return ArchivedDirectory(live, archive, found, file_system, broken)
+            _log, archive=archive.location, manifests=len(unprotected), first=unprotected[0])
+    return ArchivedDirectory(live, archive, found, broken)
 
 
 def _merge(
-    live: StoreDirectory, archive: str, sources: list[Manifest | Group], file_system: FileSystem
+    live: StoreDirectory, archive: ArchiveStore, sources: list[Manifest | Group]
 ) -> Mapping[Key, ConsumeQueue]:
     there: dict[Key, ConsumeQueue] = {}
     for queue in live.queues():
@@ -261,7 +259,7 @@ def _merge(
         least = _FOREVER if present is None else present.min_offset
         used: list[Part] = []
         deleted_up_to = live.lives.deleted_up_to(key[0])
-        for source, one in reversed(_parted(own, deleted_up_to, archive, file_system)):
+        for source, one in reversed(_parted(own, deleted_up_to, archive)):
             # A Java broker begins a topic that is created again at 0, and Tailrace after the offsets of the older one.
             if one.end > least or one.last < deleted_up_to:
                 events.OFFSETS_OF_AN_OLDER_TOPIC_OF_THE_SAME_NAME_ARE_LEFT_OUT.log(
@@ -271,18 +269,18 @@ def _merge(
             least = one.start
         if used:
             used.reverse()
-            there[key] = ArchivedQueue(key, present, used, archive, file_system)
+            there[key] = ArchivedQueue(key, present, used, archive)
     return there
 
 
-def _parted(own: list[Part], place: int, archive: str, file_system: FileSystem) -> list[Part]:
+def _parted(own: list[Part], place: int, archive: ArchiveStore) -> list[Part]:
     """Return the parts of a queue; instead of a run with positions on both sides of ``place`` those of its segments."""
     found: list[Part] = []
     for source, one in own:
         if isinstance(source, Manifest) or not one.first < place <= one.last:
             found.append((source, one))
             continue
-        for manifest in (manifest_of(file_system, archive, each) for each in _segments_of(source, one)):
+        for manifest in (manifest_of(archive, each) for each in _segments_of(source, one)):
             found += [(manifest, each) for each in manifest.queues
                       if (each.topic, each.queue_id) == (one.topic, one.queue_id)]
     return found

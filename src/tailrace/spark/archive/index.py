@@ -9,6 +9,7 @@ it before it changes one of their manifests.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from bisect import bisect_left
 from collections import OrderedDict
@@ -20,19 +21,18 @@ from typing import Any, Final, NamedTuple, final
 import msgspec
 import orjson
 
-from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import CorruptionError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.store.archive_manifest import (
     Manifest,
     ManifestLink,
     QueueRange,
-    manifest_path,
+    manifest_name,
     read_manifest,
 )
+from tailrace.store.archive_store import ArchiveChangedError, ArchiveStore
 
-__all__ = ["GROUP", "INDEX", "Group", "Indexed", "Indexes", "cached_manifest", "group_of", "groups", "index_path",
+__all__ = ["GROUP", "INDEX", "Group", "Indexed", "Indexes", "cached_manifest", "group_of", "groups", "index_name",
            "list_indexes", "manifest_of", "read_group", "write_group"]
 
 INDEX: Final = "_index"
@@ -80,14 +80,14 @@ class Group:
         return self.segments[-1].until
 
 
-def index_path(archive: str, segment: int) -> str:
-    """Return the path of the index whose first segment this is."""
-    return f"{archive}/{INDEX}/{offset_to_file_name(segment)}.json"
+def index_name(segment: int) -> str:
+    """Return the name of the index whose first segment this is."""
+    return f"{INDEX}/{offset_to_file_name(segment)}.json"
 
 
-def list_indexes(file_system: FileSystem, archive: str) -> list[int]:
+def list_indexes(archive: ArchiveStore) -> list[int]:
     """Return the first segments of the indexes, in the order of the log."""
-    stems = [name.removesuffix(".json") for name in file_system.list(f"{archive}/{INDEX}") if name.endswith(".json")]
+    stems = [name.removesuffix(".json") for name in archive.list(INDEX) if name.endswith(".json")]
     return sorted(offset for stem in stems if (offset := file_name_to_offset(stem)) is not None)
 
 
@@ -118,21 +118,20 @@ def group_of(manifests: Iterable[Manifest]) -> Group | None:
     return Group(tuple(segments), tuple(runs), before) if segments else None
 
 
-def write_group(file_system: FileSystem, archive: str, group: Group) -> None:
-    """Write an index with a checksum, atomically."""
-    file_system.makedirs(f"{archive}/{INDEX}")
+def write_group(archive: ArchiveStore, group: Group) -> None:
+    """Write an index with a checksum, atomically. It must not exist."""
     members: dict[str, Any] = {
         "version": group.version, "before": None if group.before is None else asdict(group.before),
         "segments": [list(one) for one in group.segments], "runs": [list(astuple(one)) for one in group.runs]}
     members["checksum"] = _checksum(members)
-    replace_file(file_system, index_path(archive, group.segment), orjson.dumps(members))
+    archive.put_new(index_name(group.segment), orjson.dumps(members))
 
 
-def read_group(file_system: FileSystem, archive: str, segment: int) -> Group | None:
+def read_group(archive: ArchiveStore, segment: int) -> Group | None:
     """Return an index; None if it is missing, damaged or of another version. Then the manifests are read."""
-    data = read_if_there(file_system, index_path(archive, segment))
+    data = archive.read(index_name(segment))
     try:
-        found: dict[str, Any] = orjson.loads(data or b"")
+        found: dict[str, Any] = orjson.loads(b"" if data is None else data[0])
         if found.pop("checksum") != _checksum(found) or found["version"] != _VERSION:
             return None
         return Group(
@@ -147,16 +146,18 @@ def _checksum(members: dict[str, Any]) -> str:
 
 
 class _Cache:
-    """What was read from files, by path, size and time of change; what was used last is kept."""
+    """What was read from files, by path, size and version; what was used last is kept."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, int, int], tuple[int, Any]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int, str], tuple[int, Any]] = OrderedDict()
         self._entries = 0
 
-    def get(self, file_system: FileSystem, path: str, read: Callable[[], Any], entries: Callable[[Any], int]) -> Any:
-        """Return what ``read`` returns for a file, which must exist."""
-        stat = file_system.stat(path)
-        key = path, stat.size, stat.mtime_ms
+    def get(self, archive: ArchiveStore, name: str, read: Callable[[], Any], entries: Callable[[Any], int]) -> Any:
+        """Return what ``read`` returns for a file; None if it does not exist."""
+        head = archive.head(name)
+        if head is None:
+            return None
+        key = f"{archive.location}/{name}", head.size, head.version
         if key in self._kept:
             self._kept.move_to_end(key)
             return self._kept[key][1]
@@ -171,37 +172,34 @@ class _Cache:
 _cache: Final = _Cache()
 
 
-def cached_manifest(file_system: FileSystem, archive: str, segment: int) -> Manifest | None:
+def cached_manifest(archive: ArchiveStore, segment: int) -> Manifest | None:
     """Return what ``read_manifest`` returns, from memory if the file did not change. Raises CorruptionError."""
-    path = manifest_path(archive, segment)
-    if not file_system.exists(path):
-        return None
     return _cache.get(
-        file_system, path, lambda: read_manifest(file_system, archive, segment),
+        archive, manifest_name(segment), lambda: read_manifest(archive, segment),
         lambda found: 1 if found is None else len(found.queues) + len(found.files) + 1)
 
 
-def manifest_of(file_system: FileSystem, archive: str, one: Indexed) -> Manifest:
+def manifest_of(archive: ArchiveStore, one: Indexed) -> Manifest:
     """Return the manifest of a segment of an index. Raises CorruptionError if it is missing or of other bytes."""
-    found = cached_manifest(file_system, archive, one.segment)
+    found = cached_manifest(archive, one.segment)
     if found is None or found.sha256 != one.sha256 or found.size != one.size:
+        state = "missing" if found is None else "another one"
         raise CorruptionError(
-            f"{archive}: the manifest of segment {one.segment} is {'missing' if found is None else 'another one'} than "
-            f"when the archive was indexed; remove {index_path(archive, 0).rpartition('/')[0]}, which the next archive "
-            "job makes again")
+            f"{archive.location}: the manifest of segment {one.segment} is {state} than when the archive was indexed; "
+            f"remove {archive.path_of(INDEX)}, which the next archive job makes again")
     return found
 
 
-def groups(file_system: FileSystem, archive: str, segments: Sequence[int]) -> dict[int, Group]:
+def groups(archive: ArchiveStore, segments: Sequence[int]) -> dict[int, Group]:
     """Return the indexes whose segments are those of the archive, by their first segment.
 
     ``segments`` are the segments that have a manifest, in the order of the log.
     """
     found: dict[int, Group] = {}
-    for first in list_indexes(file_system, archive):
+    for first in list_indexes(archive):
         place = bisect_left(segments, first)
         group = _cache.get(
-            file_system, index_path(archive, first), partial(read_group, file_system, archive, first),
+            archive, index_name(first), partial(read_group, archive, first),
             lambda found: 1 if found is None else len(found.segments) + len(found.runs))
         if group is not None and [one.segment for one in group.segments] == list(
                 segments[place : place + len(group.segments)]):
@@ -213,18 +211,18 @@ def groups(file_system: FileSystem, archive: str, segments: Sequence[int]) -> di
 class Indexes:
     """The indexes of an archive as its job keeps them; no other job writes them in the meantime."""
 
-    def __init__(self, file_system: FileSystem, archive: str) -> None:
-        self._file_system, self._archive = file_system, archive
+    def __init__(self, archive: ArchiveStore) -> None:
+        self._archive = archive
         self._ends: dict[int, int] | None = None
         """The last segment of each index, by its first one; None before they are needed."""
 
     def _known(self) -> dict[int, int]:
         if self._ends is None:
             self._ends = {}
-            for first in list_indexes(self._file_system, self._archive):
-                group = read_group(self._file_system, self._archive, first)
+            for first in list_indexes(self._archive):
+                group = read_group(self._archive, first)
                 if group is None:  # damaged
-                    self._file_system.remove(index_path(self._archive, first))
+                    self._archive.delete(index_name(first))
                 else:
                     self._ends[first] = group.segments[-1].segment
         return self._ends
@@ -233,8 +231,7 @@ class Indexes:
         """Remove the index that has a segment, before its manifest changes (A11)."""
         there = self._known()
         for first in [first for first, last in there.items() if first <= segment <= last]:
-            self._file_system.remove(index_path(self._archive, first))
-            self._file_system.sync_dir(f"{self._archive}/{INDEX}")
+            self._archive.delete(index_name(first))
             del there[first]
 
     def write(self, segments: Sequence[int]) -> None:
@@ -247,10 +244,12 @@ class Indexes:
                 continue
             group = self._made(chosen)
             if group is not None:
-                write_group(self._file_system, self._archive, group)
+                self._archive.delete(index_name(chosen[0]))  # it may be there for other segments
+                with contextlib.suppress(ArchiveChangedError):  # another job has just written it
+                    write_group(self._archive, group)
                 there[chosen[0]] = chosen[-1]
         for first in [first for first in there if first not in kept]:  # segments before it were removed
-            self._file_system.remove(index_path(self._archive, first))
+            self._archive.delete(index_name(first))
             del there[first]
 
     def _made(self, segments: Sequence[int]) -> Group | None:
@@ -258,7 +257,7 @@ class Indexes:
         found = []
         for one in segments:
             try:
-                manifest = read_manifest(self._file_system, self._archive, one)
+                manifest = read_manifest(self._archive, one)
             except CorruptionError:
                 return None
             if manifest is None:

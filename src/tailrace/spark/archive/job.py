@@ -3,13 +3,16 @@
 A segment is sealed when a later segment has records and the queues have a unit for a message after it.
 A segment is published in three steps, and a kill may interrupt any of them:
 
-1. Files that no manifest names are removed from the directories of the segment.
-2. The new files are renamed into these directories and synced.
-3. The manifest is renamed into place.
+1. The new files get their names: on a disk they are renamed out of ``_staging`` and synced, in an object store the
+   tasks have put them there. Each name has the attempt that wrote the file, so no file is replaced.
+2. The manifest is put into place. If the segment had one, because it is archived again, the old one is replaced
+   unless it has changed since the job has looked.
+3. Files of the segment that the manifest does not name are removed.
 
-Before step 3 readers and retention see nothing of the segment, afterwards all of it. A segment that was not
-published is archived again under the same names. If a published segment is archived again, because one of its
-files is missing or damaged, its manifest is removed first.
+Before step 2 readers and retention see nothing of the segment, afterwards all of it. In an object store two jobs may
+work at the same segment. Then step 2 succeeds for one of them, and the other one removes its files. Step 3 may remove
+files of the other job, because that job can no longer publish them. Files that a kill has left are removed by a later
+job (``ArchiveStore.left_over``).
 
 With a lag, ranges of the segment that is still written are published in the same steps, with manifests in ``_open``.
 Once the sealed segment has its manifest, these ranges no longer count, and their files and manifests are removed.
@@ -19,9 +22,8 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final, Self, final
 
@@ -31,38 +33,39 @@ from tailrace import events
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
-from tailrace.errors import ConfigError, CorruptionError, StoreError, StoreLockedError
+from tailrace.errors import ConfigError, CorruptionError, StoreError
 from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.node.synced_directory import open_synced
 from tailrace.segments import MappedFile
 from tailrace.spark.archive.index import Indexes, cached_manifest
-from tailrace.spark.archive.layout import (
-    LOCK,
-    OPEN_FILE,
-    STAGING,
-    open_prefix,
-    segment_names,
-    staging_path,
-)
+from tailrace.spark.archive.layout import OPEN_FILE, open_prefix, segment_names
 from tailrace.spark.archive.open_segment import OpenRange, check_goes_on, range_after
 from tailrace.spark.archive.queue_units import named_in, units_between
-from tailrace.spark.archive.task import SegmentResult, SegmentTask, run_task, write_segment
+from tailrace.spark.archive.task import (
+    SegmentResult,
+    SegmentTask,
+    new_attempt,
+    run_task,
+    write_segment,
+)
 from tailrace.store.archive_manifest import (
     HEAD_BYTES,
-    MANIFESTS,
     OPEN,
     ROWS,
     Manifest,
     ManifestLink,
+    archived_name,
     broken_link,
     list_manifests,
-    manifest_path,
+    manifest_name,
     open_ranges,
     read_manifest,
+    read_versioned,
     write_manifest,
     wrong_file,
 )
+from tailrace.store.archive_store import ArchiveChangedError, ArchiveStore, archive_at, is_remote
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import DirectoryState, StoreDirectory
 
@@ -74,6 +77,8 @@ Runner = Callable[[Sequence[SegmentTask]], Iterable[SegmentResult]]
 Share = Callable[[float], None]
 _LEAST_PIECE: Final = 1 << 16
 _MOST_PIECE: Final = 1 << 30
+_ATTEMPT_MAX_NS: Final = 12 * 3600 * 1_000_000_000
+"""Time after which a result is not published in an object store: half of that after which its files may be removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +105,7 @@ class ArchiveOptions:
 
 def check_places(store: str, archive: str) -> None:
     """Raise ConfigError if the archive would lie inside its own store."""
-    if Path(archive).resolve().is_relative_to(Path(store).resolve()):
+    if not is_remote(archive) and Path(archive).resolve().is_relative_to(Path(store).resolve()):
         raise ConfigError(f"the archive {archive} must not be inside the store {store}")
 
 
@@ -119,11 +124,14 @@ def _counter(share: Share | None, whole: int) -> Callable[[int], None]:
 
 def local_runner(file_system: FileSystem) -> Runner:
     """Return a runner that runs tasks one after the other in this process."""
-    return lambda tasks: (write_segment(task, file_system, "local") for task in tasks)
+    return lambda tasks: (write_segment(task, file_system, new_attempt()) for task in tasks)
 
 
 def spark_runner(spark: Any) -> Runner:
-    """Return a runner with a Spark task for each segment. All executors need store and archive at the same paths."""
+    """Return a runner with a Spark task for each segment.
+
+    All executors need store and archive at the same paths, or the rights to write an archive in an object store.
+    """
     return lambda tasks: (
         spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect())
 
@@ -132,8 +140,8 @@ def spark_runner(spark: Any) -> Runner:
 class ArchiveJob:
     """Writes one archive; ``step`` archives the segments that were sealed since the last step.
 
-    Raises NotAStoreError if the directory is not a store, StoreLockedError while another job writes the
-    archive.
+    ``archive`` is a directory or a URL ``s3://BUCKET/PREFIX``. Raises NotAStoreError if the directory is not a store,
+    StoreLockedError while another job writes the archive, OSError if the archive cannot be written.
     """
 
     def __init__(
@@ -141,7 +149,9 @@ class ArchiveJob:
         config: StoreConfig | None = None, clock: Clock | None = None,
         file_system: FileSystem | None = None, progress: Callable[[Manifest], None] | None = None,
     ) -> None:
-        self._store, self._archive = str(Path(store).absolute()), str(Path(archive).absolute())
+        check_places(store, archive)
+        self._store = str(Path(store).absolute())
+        self._archive = archive_at(archive if is_remote(archive) else str(Path(archive).absolute()), file_system)
         self._run = run
         self._options = options or ArchiveOptions()
         self._options.check()
@@ -149,12 +159,12 @@ class ArchiveJob:
         self._clock = clock or SystemClock()
         self._file_system = file_system or OsFileSystem()
         self._progress = progress
-        check_places(self._store, self._archive)
         self._there: list[int] = []
-        """Segments with a manifest, in order. No other job writes them while this one has the lock."""
-        self._rows: dict[str, list[str]] | None = None
-        """For each name of a segment's directory, the days that have it; None before the first is needed."""
-        self._indexes = Indexes(self._file_system, self._archive)
+        """Segments with a manifest, in order."""
+        self._versions: dict[int, str] = {}
+        """Version of the manifest of each segment that this job may write, as it was when the job looked."""
+        self._began_ns = 0  # when the tasks that run now were started
+        self._indexes = Indexes(self._archive)
         self._new_files: list[str] = []
         self.gone: list[int] = []
         """Segments that retention deleted before they were archived."""
@@ -168,18 +178,12 @@ class ArchiveJob:
         """How old the oldest message was when the last step published it, or if it was not published, when it ended."""
         opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
         self._log_paths = opened.log_paths.all
-        for name in (self._archive, f"{self._archive}/{MANIFESTS}", f"{self._archive}/{ROWS}"):
-            self._file_system.makedirs(name)
-        lock = self._file_system.lock(f"{self._archive}/{LOCK}")
-        if lock is None:
-            raise StoreLockedError(self._archive, "another archive job")
-        self._lock = lock
+        self._hold = self._archive.hold()
         try:
-            self._remove_tree(f"{self._archive}/{STAGING}")
-            self._move_days()
+            self._remove_left_over()
             self._remove_replaced()
         except BaseException:
-            lock.release()
+            self._hold.release()
             raise
 
     def __enter__(self) -> Self:
@@ -189,8 +193,8 @@ class ArchiveJob:
         self.close()
 
     def close(self) -> None:
-        """Release the lock of the archive, so that another job can write it."""
-        self._lock.release()
+        """Let another job write the archive."""
+        self._hold.release()
 
     def step(self, share: Share | None = None) -> list[Manifest]:
         """Archive every sealed segment that is not in the archive. Return what was published.
@@ -209,18 +213,18 @@ class ArchiveJob:
         names = [name for path in self._log_paths for name in self._file_system.list(path)]
         if names == self._new_files:
             return []  # a segment is sealed only when the log has a new file
-        self._there = list_manifests(self._file_system, self._archive)
+        self._there = list_manifests(self._archive)
         directory = StoreDirectory(self._store, config=self._config, file_system=self._file_system)
         sealed = sealed_segments(directory)
         waiting: list[tuple[MappedFile, Manifest | None]] = []
         self.skipped = 0
         for file in sealed:
-            published = cached_manifest(self._file_system, self._archive, file.file_from_offset)
+            published = self._look(file.file_from_offset)
             if published is None:
                 waiting.append((file, None))
                 continue
             self._check_is_of(published, file)
-            if why := wrong_file(self._file_system, self._archive, published):
+            if why := wrong_file(self._archive, published):
                 events.A_SEGMENT_IS_ARCHIVED_AGAIN.log(_log, segment=published.segment, cause=why)
                 waiting.append((file, None))
             elif published.verified or not self._options.verify:
@@ -248,10 +252,10 @@ class ArchiveJob:
         self.checked = 0
         broken: dict[int, str] = {}
         found: list[Manifest] = []
-        self._there = list_manifests(self._file_system, self._archive)
+        self._there = list_manifests(self._archive)
         for segment in self._there:
             try:
-                manifest = read_manifest(self._file_system, self._archive, segment)
+                manifest = self._look(segment, read_manifest)
             except CorruptionError as error:
                 broken[segment] = str(error)
             else:
@@ -264,6 +268,7 @@ class ArchiveJob:
         sizes = {one.segment: one.size for one in found}
         done = _counter(share, sum(sizes.values()))
         for first in range(0, len(found), self._options.at_once):
+            self._began_ns = self._clock.monotonic_ns()
             for result in self._run([
                 self._resting(one) for one in found[first : first + self._options.at_once]]):
                 done(sizes[result.task_segment])
@@ -299,6 +304,7 @@ class ArchiveJob:
         problems: list[str] = []
         for first in range(0, len(waiting), self._options.at_once):
             tasks = self._tasks(directory, waiting[first : first + self._options.at_once])
+            self._began_ns = self._clock.monotonic_ns()
             for result in self._run(tasks):
                 self._finish(result, made, problems)
                 done(sizes[result.task_segment])
@@ -315,7 +321,7 @@ class ArchiveJob:
         file = following[0]
         ranges = self._ranges_of(file.file_from_offset, file.file_from_offset + file.size)
         if ranges:
-            check_goes_on(self._archive, self._store, file, ranges[-1])
+            check_goes_on(self._archive.location, self._store, file, ranges[-1])
         found = range_after(directory, file, ranges)
         if found is None:
             return
@@ -326,7 +332,7 @@ class ArchiveJob:
     def _ranges_of(self, segment: int, until: int) -> list[Manifest]:
         """Return the ranges of a segment that are archived; none if one of them is damaged, then all are made again."""
         try:
-            return open_ranges(self._file_system, self._archive, segment)
+            return open_ranges(self._archive, segment)
         except CorruptionError as error:
             events.A_SEGMENT_OF_THE_ARCHIVE_IS_DAMAGED.log(_log, segment=segment, cause=str(error))
             self._remove_ranges(segment, until)
@@ -336,20 +342,25 @@ class ArchiveJob:
         file, size = found.file, found.end - found.start
         wanted, named = named_in(units_between(directory, found.start, found.end), found.start, size)
         task = SegmentTask(
-            self._store, self._config, self._archive, file.path, found.start, size, tuple(wanted),
+            self._store, self._config, self._archive.location, file.path, found.start, size, tuple(wanted),
             tuple(np.bincount(named[:, 2], minlength=len(wanted)).tolist()), self._options.piece_bytes,
             self._options.verify, within=file.file_from_offset)
+        self._began_ns = self._clock.monotonic_ns()
         for result in self._run([task]):
             if result.gone:
                 return
             if result.manifest is None:
                 raise StoreError(f"segment {file.file_from_offset} from {found.start}: {result.problem}")
             manifest = replace(result.manifest, archived_at=self._clock.now_ms())
-            self._file_system.makedirs(f"{self._archive}/{OPEN}")
-            self._remove_files(file.file_from_offset, methodcaller("startswith", open_prefix(found.start)))
-            self._rename_staged(manifest, result.staged)
-            write_manifest(self._file_system, self._archive, manifest, OPEN)
-            self._remove_tree(staging_path(self._archive, found.start))
+            self._check_time(file.file_from_offset)
+            self._archive.publish(list(zip(result.staged, (one.path for one in manifest.files), strict=True)))
+            try:
+                write_manifest(self._archive, manifest, OPEN)
+            except ArchiveChangedError:
+                self._remove_refused(result, manifest)
+                raise
+            self._remove_files(file.file_from_offset, [manifest], open_prefix(found.start), _days_of(manifest))
+            self._archive.end_attempts(file.file_from_offset, result.attempt)
             self.ranges.append(manifest)
             events.ARCHIVED_A_RANGE_OF_THE_LAST_SEGMENT.log(
                 _log, segment=file.file_from_offset, from_=found.start, until=found.end, messages=manifest.messages,
@@ -363,13 +374,13 @@ class ArchiveJob:
         if published.size != file.size or (head and zlib.crc32(head) != published.head_crc32):
             written = f", it was written from {published.store}" if published.store else ""
             raise StoreError(
-                f"{self._archive} holds another segment {file.file_from_offset} than "
+                f"{self._archive.location} holds another segment {file.file_from_offset} than "
                 f"{self._store}{written}: an archive is for one store")
 
     def _resting(self, manifest: Manifest) -> SegmentTask:
         """Return a task that verifies an archived segment without the log."""
         return SegmentTask(
-            self._store, self._config, self._archive, "", manifest.segment, manifest.size, (), (),
+            self._store, self._config, self._archive.location, "", manifest.segment, manifest.size, (), (),
             self._options.piece_bytes, verify=True, published=manifest)
 
     def _tasks(
@@ -382,7 +393,7 @@ class ArchiveJob:
         for file, published in files:
             wanted, named = named_in(units, file.file_from_offset, file.size)
             tasks.append(SegmentTask(
-                self._store, self._config, self._archive, file.path, file.file_from_offset, file.size,
+                self._store, self._config, self._archive.location, file.path, file.file_from_offset, file.size,
                 tuple(wanted), tuple(np.bincount(named[:, 2], minlength=len(wanted)).tolist()),
                 self._options.piece_bytes, self._options.verify, published))
         return tasks
@@ -397,42 +408,59 @@ class ArchiveJob:
             problems.append(f"segment {result.task_segment}: {result.problem}")
         else:
             manifest = replace(result.manifest, archived_at=self._clock.now_ms())
-            self._publish(manifest, result.staged)
-            made.append(manifest)
-            if self._progress is not None:
-                self._progress(manifest)
+            try:
+                self._publish(manifest, result)
+            except ArchiveChangedError as error:
+                problems.append(f"segment {manifest.segment}: {error}")
+            else:
+                made.append(manifest)
+                if self._progress is not None:
+                    self._progress(manifest)
 
-    def _publish(self, manifest: Manifest, staged: Sequence[str]) -> None:
-        if staged:
-            old = self._readable(manifest.segment)
+    def _publish(self, manifest: Manifest, result: SegmentResult) -> None:
+        old = self._readable(manifest.segment)
+        if result.staged:
+            self._check_time(manifest.segment)
             manifest = replace(manifest, before=old.before if old is not None else None)
-            self._remove_manifest(manifest.segment)
-            ranges = self._ranges_of(manifest.segment, manifest.until)
-            named = {file.path.rpartition("/")[2] for one in ranges for file in one.files}
-            self._remove_files(manifest.segment, lambda name: name not in named)
-        self._rename_staged(manifest, staged)
-        self._write(manifest)
+            self._archive.publish(list(zip(result.staged, (one.path for one in manifest.files), strict=True)))
+        try:
+            self._write(manifest)
+        except ArchiveChangedError:
+            self._remove_refused(result, manifest)
+            raise
+        if result.staged:
+            for file in old.files if old is not None else ():  # they may have the names of older archives
+                if file.path not in {one.path for one in manifest.files}:
+                    self._archive.delete(archived_name(self._archive, file.path))
+            self._remove_files(manifest.segment, [manifest], "", _days_of(manifest))
         self._remove_ranges(manifest.segment, manifest.until)
-        self._remove_tree(staging_path(self._archive, manifest.segment))
+        for name in (result.attempt, ""):
+            self._archive.end_attempts(manifest.segment, name)
         events.ARCHIVED_A_SEGMENT.log(
             _log, segment=manifest.segment, messages=manifest.messages, files=len(manifest.files),
             verified=manifest.verified)
 
-    def _rename_staged(self, manifest: Manifest, staged: Sequence[str]) -> None:
-        """Give files in staging the names that a manifest has for them, durably."""
-        places = set()
-        for source, file in zip(staged, manifest.files, strict=False):
-            target = f"{self._archive}/{file.path}"
-            place = target.rpartition("/")[0]
-            if place not in places:
-                self._file_system.makedirs(place)
-                places.add(place)
-                day, name = place.rsplit("/", 2)[1:]
-                if self._rows is not None and day not in self._rows.setdefault(name, []):
-                    self._rows[name].append(day)
-            self._file_system.rename(source, target)
-        for place in sorted(places):
-            self._file_system.sync_dir(place)
+    def _check_time(self, segment: int) -> None:
+        """Raise StoreError if another job may soon take the files of a task for left over."""
+        if self._archive.remote and self._clock.monotonic_ns() - self._began_ns > _ATTEMPT_MAX_NS:
+            raise StoreError(
+                f"segment {segment}: its task took more than {_ATTEMPT_MAX_NS // 3600_000_000_000} hours, so it is not "
+                f"published in {self._archive.location}; run the job again")
+
+    def _remove_refused(self, result: SegmentResult, manifest: Manifest) -> None:
+        """Remove the files of an attempt whose manifest was refused, which no job can publish any more."""
+        if result.staged:
+            for file in manifest.files:
+                self._archive.delete(file.path)
+            self._archive.end_attempts(manifest.segment, result.attempt)
+
+    def _look(
+        self, segment: int, read: Callable[[ArchiveStore, int], Manifest | None] = cached_manifest
+    ) -> Manifest | None:
+        """Return the manifest of a segment, and remember its version for a write. Raises CorruptionError."""
+        head = self._archive.head(manifest_name(segment))
+        self._versions[segment] = "" if head is None else head.version
+        return read(self._archive, segment) if head is not None else None
 
     def _write(self, manifest: Manifest) -> None:
         """Write a manifest with its link, and the link of the manifest after it."""
@@ -442,28 +470,27 @@ class ArchiveJob:
         if before is None or self._has(before.segment):
             before = self._link_to(there[place - 1]) if place else None
         self._indexes.drop(manifest.segment)
-        write_manifest(self._file_system, self._archive, replace(manifest, before=before))
+        self._versions[manifest.segment] = write_manifest(
+            self._archive, replace(manifest, before=before), version=self._versions.get(manifest.segment, ""))
         if not self._has(manifest.segment):
             there.insert(place, manifest.segment)
         link = ManifestLink(manifest.segment, manifest.sha256)
         if place + 1 < len(there):
-            following = self._readable(there[place + 1])
+            following, version = read_versioned(self._archive, there[place + 1])
             if following is not None and following.protected and following.before != link and (
                 following.before is None or (
                     following.before.segment <= manifest.segment and self._has(following.before.segment))
             ):
                 self._indexes.drop(following.segment)
-                write_manifest(self._file_system, self._archive, replace(following, before=link))
+                self._versions[following.segment] = write_manifest(
+                    self._archive, replace(following, before=link), version=version)
 
     def _has(self, segment: int) -> bool:
         place = bisect_left(self._there, segment)
         return place < len(self._there) and self._there[place] == segment
 
     def _readable(self, segment: int) -> Manifest | None:
-        try:
-            return read_manifest(self._file_system, self._archive, segment)
-        except CorruptionError:
-            return None
+        return read_versioned(self._archive, segment)[0]
 
     def _link_to(self, segment: int) -> ManifestLink:
         """Return a link to a manifest, without a checksum if the manifest cannot be read."""
@@ -472,9 +499,9 @@ class ArchiveJob:
 
     def _mend_links(self, *, accept_missing: bool) -> list[str]:
         """Write links that are missing after a kill. Return problems: manifests that are missing."""
-        found = [
-            one for segment in self._there
-            if (one := self._readable(segment)) is not None]
+        read = [read_versioned(self._archive, segment) for segment in self._there]
+        found = [one for one, _ in read if one is not None]
+        versions = [version for one, version in read if one is not None]
         there = {one.segment for one in found}
         for number, one in enumerate(found):
             link = None if number == 0 else ManifestLink(
@@ -483,25 +510,29 @@ class ArchiveJob:
             if one.protected and one.before != link and (accept_missing or not missing):
                 found[number] = replace(one, before=link)
                 self._indexes.drop(one.segment)
-                write_manifest(self._file_system, self._archive, found[number])
+                self._versions[one.segment] = write_manifest(self._archive, found[number], version=versions[number])
         why = broken_link(found)
         return [] if why is None else [
-            (f"{self._archive}: {why}: restore it from a copy, or continue without it with "
+            (f"{self._archive.location}: {why}: restore it from a copy, or continue without it with "
             "--accept-missing")]
 
-    def _remove_manifest(self, segment: int) -> None:
-        path = manifest_path(self._archive, segment)
-        self._indexes.drop(segment)
-        if self._file_system.exists(path):
-            self._file_system.remove(path)
-            self._file_system.sync_dir(path.rpartition("/")[0])
-        if self._has(segment):
-            self._there.remove(segment)
+    def _remove_left_over(self) -> None:
+        """Remove files of attempts that a kill has ended; a manifest that is damaged keeps all files of its segment."""
+        for attempt in self._archive.left_over():
+            try:
+                manifest = read_manifest(self._archive, attempt.segment)
+                ranges = open_ranges(self._archive, attempt.segment)
+            except CorruptionError:
+                continue
+            kept = [*([manifest] if manifest is not None else []), *ranges]
+            self._remove_files(attempt.segment, kept, "", None, f"-{attempt.name}.parquet")
+            self._archive.end_attempts(attempt.segment, attempt.name)
+            events.REMOVED_FILES_OF_AN_ATTEMPT.log(_log, segment=attempt.segment, attempt=attempt.name)
 
     def _remove_replaced(self) -> None:
         """Remove ranges whose segment has a manifest by now: an earlier job ended before it had done that."""
-        starts = list_manifests(self._file_system, self._archive, OPEN)
-        there = list_manifests(self._file_system, self._archive) if starts else []
+        starts = list_manifests(self._archive, OPEN)
+        there = list_manifests(self._archive) if starts else []
         for start in starts:
             place = bisect_right(there, start) - 1
             sealed = self._readable(there[place]) if place >= 0 else None
@@ -510,65 +541,35 @@ class ArchiveJob:
 
     def _remove_ranges(self, segment: int, until: int) -> None:
         """Remove the ranges of a segment; files before manifests, by which a later job finds what a kill has left."""
-        starts = [
-            one for one in list_manifests(self._file_system, self._archive, OPEN) if segment <= one < until]
-        if starts:
-            self._remove_files(segment, methodcaller("startswith", OPEN_FILE))
+        starts = [one for one in list_manifests(self._archive, OPEN) if segment <= one < until]
+        try:
+            found = [read_manifest(self._archive, start, OPEN) for start in starts]
+            days: set[str] | None = set().union(*(_days_of(one) for one in found if one is not None))
+        except CorruptionError:
+            days = None  # files of the damaged manifest may be in any day
+        self._remove_files(segment, (), OPEN_FILE, days)
         for start in starts:
-            self._file_system.remove(manifest_path(self._archive, start, OPEN))
+            self._archive.delete(manifest_name(start, OPEN))
 
-    def _remove_files(self, segment: int, chosen: Callable[[str], bool]) -> None:
-        """Remove files of a segment that no manifest names, such as those of an attempt that was interrupted."""
-        rows = f"{self._archive}/{ROWS}"
-        if self._rows is None:
-            self._rows = {}
-            for day in self._file_system.list(rows):
-                for name in self._file_system.list(f"{rows}/{day}"):
-                    self._rows.setdefault(name, []).append(day)
-        for name in segment_names(segment):
-            for day in self._rows.pop(name, ()):
-                place = f"{rows}/{day}/{name}"
-                kept = [one for one in self._file_system.list(place) if not chosen(one)]
-                for one in self._file_system.list(place):
-                    if one not in kept:
-                        self._file_system.remove(f"{place}/{one}")
-                if kept:
-                    self._rows.setdefault(name, []).append(day)
-                else:
-                    self._file_system.rmdir(place)
+    def _remove_files(
+        self, segment: int, kept: Iterable[Manifest], prefix: str, days: Collection[str] | None, suffix: str = ""
+    ) -> None:
+        """Remove files of a segment that the manifests ``kept`` do not name, in some days or in all.
 
-    def _move_days(self) -> None:
-        """Move the days of an older archive below ``rows``; after a kill the next job moves the rest.
-
-        A reader looks there first, and then in the older place, so it finds a file before and after its move.
+        Only files whose names have the prefix and the suffix are removed.
         """
-        days = [name for name in self._file_system.list(self._archive) if name.startswith("dt=")]
-        for day in days:
-            self._move(f"{self._archive}/{day}", f"{self._archive}/{ROWS}/{day}")
-        if days:
-            self._file_system.sync_dir(self._archive)
+        named = {archived_name(self._archive, file.path) for one in kept for file in one.files}
+        for day in self._archive.list(ROWS) if days is None else days:
+            for directory in segment_names(segment):
+                place = f"{ROWS}/{day}/{directory}"
+                for name in self._archive.list(place):
+                    if name.startswith(prefix) and name.endswith(suffix) and f"{place}/{name}" not in named:
+                        self._archive.delete(f"{place}/{name}")
 
-    def _move(self, source: str, target: str) -> None:
-        files = self._file_system
-        if not files.stat(source).is_dir:
-            files.rename(source, target)
-            return
-        files.makedirs(target)
-        for name in files.list(source):
-            self._move(f"{source}/{name}", f"{target}/{name}")
-        files.sync_dir(target)
-        files.rmdir(source)
 
-    def _remove_tree(self, path: str) -> None:
-        if not self._file_system.exists(path):
-            return
-        for name in self._file_system.list(path):
-            child = f"{path}/{name}"
-            if self._file_system.stat(child).is_dir:
-                self._remove_tree(child)
-            else:
-                self._file_system.remove(child)
-        self._file_system.rmdir(path)
+def _days_of(manifest: Manifest) -> set[str]:
+    """Return the names of the directories of the days that have files of a manifest."""
+    return {file.path.split("/")[-3] for file in manifest.files}
 
 
 def sealed_segments(directory: StoreDirectory) -> list[MappedFile]:

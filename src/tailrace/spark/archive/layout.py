@@ -1,12 +1,14 @@
 """Paths of an archive, and the columns of its Parquet files.
 
-    rows/dt=YYYY-MM-DD/segment=p<20 digits>/part-NNNNN.parquet   rows by UTC day of their store time
-    rows/dt=YYYY-MM-DD/segment=p<20 digits>/open-<20 digits>-NNNNN.parquet   of a segment that is still written
+    rows/dt=YYYY-MM-DD/segment=p<20 digits>/part-NNNNN-<attempt>.parquet   rows by UTC day of their store time
+    rows/dt=YYYY-MM-DD/segment=p<20 digits>/open-<20 digits>-NNNNN-<attempt>.parquet   of the open segment
     _manifests/<20 digits>.json                             one per segment; only files that it names are read
     _open/<20 digits>.json                                  one per range of the segment that is still written
     _index/<20 digits>.json                                 what planning needs of a thousand manifests (``index``)
-    _staging/<20 digits>/<attempt>/                         files of attempts that are not published
-    _lock                                                   held by the job that writes
+    _staging/<20 digits>/<attempt>                          attempts that are not finished (``store.archive_store``)
+    _lock                                                   held by the job that writes a directory
+
+An attempt is a random number. Older archives have files without it.
 
 Polars takes every file of a directory for a Parquet file, so ``rows`` has no others. Older archives have the days
 beside ``_manifests``, until the next archive job moves them below ``rows``.
@@ -27,18 +29,16 @@ import pyarrow.parquet as pq
 
 from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
 from tailrace.formats.filenames import offset_to_file_name
-from tailrace.store.archive_manifest import ROWS
+from tailrace.store.archive_store import ROWS
 
 __all__ = [
-    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "FIELD_ID", "LOCK", "MESSAGE", "OPEN_FILE", "RAW_COLUMNS", "RECORD",
-    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "WRITTEN_SCHEMA", "open_prefix", "part_path",
-    "segment_names", "staging_path", "with_field_ids", "write_options",
+    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "FIELD_ID", "MESSAGE", "OPEN_FILE", "RAW_COLUMNS", "RECORD",
+    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "WRITTEN_SCHEMA", "open_prefix", "part_path",
+    "segment_names", "with_field_ids", "write_options",
 ]
 
 FIELD_ID: Final = b"PARQUET:field_id"
 """Key of PyArrow's field metadata that holds the field id of a Parquet file."""
-STAGING: Final = "_staging"
-LOCK: Final = "_lock"
 
 MESSAGE: Final = "message"
 """A record that a queue unit names; these are the rows of the source."""
@@ -110,11 +110,6 @@ ROW_GROUP_BYTES: Final = 16 << 20
 """Bytes of the log in a row group. Memory of this size is reused and stays in the processor's cache for longer."""
 
 
-def staging_path(archive: str, file_from_offset: int) -> str:
-    """Return the directory in which attempts at a segment write."""
-    return f"{archive}/{STAGING}/{offset_to_file_name(file_from_offset)}"
-
-
 def segment_names(file_from_offset: int) -> tuple[str, str]:
     """Return the names of a segment's directory below a day: the present form, then the older form."""
     name = offset_to_file_name(file_from_offset)
@@ -130,9 +125,9 @@ def open_prefix(start: int) -> str:
     return f"{OPEN_FILE}{offset_to_file_name(start)}-"
 
 
-def part_path(day: str, file_from_offset: int, number: int, prefix: str = "part-") -> str:
+def part_path(day: str, file_from_offset: int, number: int, attempt: str, prefix: str = "part-") -> str:
     """Return the path of a published file, below the archive."""
-    return f"{ROWS}/dt={day}/{segment_names(file_from_offset)[0]}/{prefix}{number:05d}.parquet"
+    return f"{ROWS}/dt={day}/{segment_names(file_from_offset)[0]}/{prefix}{number:05d}-{attempt}.parquet"
 
 
 def write_options(rows: int) -> dict[str, Any]:

@@ -10,19 +10,34 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
-from typing import Any, final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from isal import isal_zlib
 
-from tailrace.env.filesystem import File, FileSystem
+from tailrace.env.object_store import ObjectStoreError
 from tailrace.errors import ChecksumMismatchError, CorruptionError
 from tailrace.spark.buffers import Scratch
-from tailrace.store.archive_manifest import ArchivedFile, FilePart
+from tailrace.store.archive_manifest import ArchivedFile, FilePart, archived_name
+from tailrace.store.archive_store import ArchivedBytes, ArchiveStore
 
-__all__ = ["groups_with_topic", "opened", "parts_of"]
+__all__ = ["Readable", "groups_with_topic", "in_archive", "opened", "parts_of"]
+
+
+class Readable(NamedTuple):
+    """A data file: how to open it, its path for messages, and its entry in the manifest."""
+
+    open: Callable[[], ArchivedBytes]
+    path: str
+    file: ArchivedFile
+
+
+def in_archive(archive: ArchiveStore, file: ArchivedFile) -> Readable:
+    """Return a published file of an archive."""
+    name = archived_name(archive, file.path)
+    return Readable(lambda: archive.open(name), archive.path_of(name), file)
 
 
 @final
@@ -33,7 +48,7 @@ class _CheckedFile(io.RawIOBase):
     at a time, and a read returns a copy.
     """
 
-    def __init__(self, file: File, archived: ArchivedFile, path: str, scratch: Scratch) -> None:
+    def __init__(self, file: ArchivedBytes, archived: ArchivedFile, path: str, scratch: Scratch) -> None:
         self._file, self._archived, self._path, self._scratch = file, archived, path, scratch
         ends = [one.end for one in archived.parts] or [archived.size]
         self._bounds = list(zip([0, *ends], ends, strict=False))
@@ -101,25 +116,24 @@ class _CheckedFile(io.RawIOBase):
 
 
 @contextlib.contextmanager
-def opened(
-    file_system: FileSystem, path: str, archived: ArchivedFile, scratch: Scratch | None = None
-) -> Iterator[pq.ParquetFile]:
+def opened(readable: Readable, scratch: Scratch | None = None) -> Iterator[pq.ParquetFile]:
     """Open an archived file as Parquet; ``scratch`` holds the part that is read.
 
     Every error of the file, when it is opened and inside the ``with`` block, becomes a CorruptionError that
-    names the file.
+    names the file. Raises ObjectStoreError if the server of an object store does not answer.
     """
+    path, archived = readable.path, readable.file
     try:
-        size = file_system.stat(path).size
-        if size != archived.size:
-            raise CorruptionError(
-                "a file of the archive is not what its manifest says", path=path,
-                expected=archived.size, actual=size)
-        with contextlib.closing(file_system.open(path)) as file:
+        with contextlib.closing(readable.open()) as file:
+            size = file.size()
+            if size != archived.size:
+                raise CorruptionError(
+                    "a file of the archive is not what its manifest says", path=path,
+                    expected=archived.size, actual=size)
             checked = _CheckedFile(file, archived, path, scratch or Scratch())
             with pq.ParquetFile(pa.PythonFile(checked, "r")) as found:
                 yield found
-    except CorruptionError:
+    except (CorruptionError, ObjectStoreError):
         raise
     except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise CorruptionError(

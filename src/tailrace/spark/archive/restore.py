@@ -11,6 +11,7 @@ from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats import filenames
 from tailrace.spark.archive.verification import restored
 from tailrace.store.archive_manifest import Manifest, broken_link, list_manifests, read_manifest
+from tailrace.store.archive_store import ArchiveStore
 
 __all__ = ["restore_segments"]
 
@@ -18,7 +19,7 @@ _NAME_MAX: Final = 255
 
 
 def restore_segments(
-    archive: str, store: str, first: int, until: int, file_system: FileSystem | None = None
+    archive: ArchiveStore, store: str, first: int, until: int, file_system: FileSystem | None = None
 ) -> Iterator[dict[str, Any]]:
     """Write the segments that start in [first, until). Yield one report per segment.
 
@@ -27,23 +28,23 @@ def restore_segments(
     is missing, CorruptionError for a file that has changed.
     """
     file_system = file_system or OsFileSystem()
-    chosen = [
-        segment for segment in list_manifests(file_system, archive) if first <= segment < until]
-    if not list_manifests(file_system, archive):
-        raise StoreError(f"{archive} is not an archive: it has no manifests")
+    there = list_manifests(archive)
+    chosen = [segment for segment in there if first <= segment < until]
+    if not there:
+        raise StoreError(f"{archive.location} is not an archive: it has no manifests")
     if not chosen:
-        raise StoreError(f"{archive} has no segment between {first} and {until}")
-    found = [(segment, read_manifest(file_system, archive, segment)) for segment in chosen]
+        raise StoreError(f"{archive.location} has no segment between {first} and {until}")
+    found = [(segment, read_manifest(archive, segment)) for segment in chosen]
     expected = chosen[0]
     for segment, manifest in found:
         if segment != expected or manifest is None:
             raise StoreError(
-                f"{archive} lacks the segment at {expected}: restore only segments before or after it")
+                f"{archive.location} lacks the segment at {expected}: restore only segments before or after it")
         expected = manifest.until
     broken = broken_link([manifest for _, manifest in found if manifest is not None])
     if broken is not None and first <= broken.segment < until:
         raise StoreError(
-            f"{archive}: {broken}; restore it from a copy, or begin with --from {chosen[0]}")
+            f"{archive.location}: {broken}; restore it from a copy, or begin with --from {chosen[0]}")
     batch_queues = _batch_queues([manifest for _, manifest in found if manifest is not None])
     directory = f"{store}/{filenames.COMMITLOG}"
     for path in (directory, *(f"{store}/{filenames.BATCHCONSUMEQUEUE}/{name}" for name in batch_queues)):
@@ -55,7 +56,7 @@ def restore_segments(
         with closing(file_system.open(made, writable=True, create=True)) as file:
             file.truncate(0)  # an earlier restore may have left a longer one
             at = 0
-            for part in restored(file_system, archive, manifest):
+            for part in restored(archive, manifest):
                 file.pwrite(part, at)
                 at += len(part)
             file.sync_data()

@@ -1,6 +1,6 @@
-"""The work of a task on a segment: read it once, write its files to staging, compare them.
+"""The work of a task on a segment: read it once, write its files, compare them.
 
-Nothing here publishes. A task that is run twice, or killed, leaves files under ``_staging`` that no
+Nothing here publishes. A task that is run twice, or killed, leaves files of its own attempt that no
 manifest names. The files are compared with the same bytes in memory that were checked and hashed.
 """
 
@@ -10,7 +10,7 @@ import hashlib
 import io
 import itertools
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from isal import isal_zlib
 
 from tailrace.arrow.columns import Rows
 from tailrace.config import StoreConfig
-from tailrace.env.entropy import SystemEntropy
+from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
 from tailrace.env.read_ahead import in_background
 from tailrace.errors import CorruptionError, StoreError
@@ -32,9 +32,9 @@ from tailrace.spark.archive.layout import (
     WRITTEN_SCHEMA,
     open_prefix,
     part_path,
-    staging_path,
     write_options,
 )
+from tailrace.spark.archive.parquet_file import Readable, in_archive
 from tailrace.spark.archive.pieces import pieces_of, read_into
 from tailrace.spark.archive.queue_units import named_in, units_between
 from tailrace.spark.archive.rows import Piece, days_of, raw_table_of, table_of
@@ -48,11 +48,11 @@ from tailrace.store.archive_manifest import (
     LostMessage,
     Manifest,
     QueueRange,
-    archived_path,
 )
+from tailrace.store.archive_store import ArchiveStore, Attempt, NewFile, archive_at
 from tailrace.store.directory import StoreDirectory
 
-__all__ = ["FileSink", "SegmentResult", "SegmentTask", "run_task", "write_segment"]
+__all__ = ["FileSink", "SegmentResult", "SegmentTask", "new_attempt", "run_task", "write_segment"]
 
 _WRITE: Final = 4 << 20
 
@@ -67,6 +67,7 @@ class SegmentTask:
     store: str
     config: StoreConfig | None
     archive: str
+    """Location of the archive."""
     path: str
     segment: int
     size: int
@@ -83,7 +84,7 @@ class SegmentTask:
 
 @dataclass(slots=True)
 class SegmentResult:
-    """A manifest that is not published yet; ``staged`` has the path of each of its files.
+    """A manifest that is not published yet; ``staged`` has the present name of each of its files, of ``attempt``.
 
     Without a manifest, ``problem`` is the reason; ``gone`` means that retention has deleted the segment.
     """
@@ -93,6 +94,7 @@ class SegmentResult:
     staged: list[str] = field(default_factory=list)
     problem: str = ""
     gone: bool = False
+    attempt: str = ""
 
 
 class _Segment:
@@ -112,7 +114,7 @@ class _Segment:
 class FileSink(io.RawIOBase):
     """A file that is written from start to end, in long writes, with checksums of the file and its parts."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File | NewFile) -> None:
         self._file = file
         self._waiting = bytearray()
         self._sha = hashlib.sha256()
@@ -157,12 +159,11 @@ class _Writer:
     """Files and figures of a segment."""
 
     def __init__(
-        self, file_system: FileSystem, task: SegmentTask, attempt: str, head: bytes
+        self, file_system: FileSystem, archive: ArchiveStore, task: SegmentTask, attempt: str, head: bytes
     ) -> None:
-        self._file_system = file_system
+        self._file_system, self._archive, self._attempt = file_system, archive, attempt
         self._task = task
         self._filter = RowFilter(list(task.wanted))
-        self._directory = f"{staging_path(task.archive, task.segment)}/{attempt}"
         self._day = 0
         self._scratch, self._read = Scratch(), Scratch()
         self._sha = hashlib.sha256()
@@ -175,7 +176,6 @@ class _Writer:
         self._reasons: list[tuple[int, int, str]] = []
         self.files: list[ArchivedFile] = []
         self.staged: list[str] = []
-        file_system.makedirs(self._directory)
 
     def take(self, piece: Piece) -> None:
         """Write a piece. Another thread computes checksums in the meantime, so one segment uses two cores."""
@@ -202,15 +202,14 @@ class _Writer:
             self._day = int(days.max())
         of_rows = np.append(days[order], np.full(len(piece.raw), self._day))
         bounds = [0, *(np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1).tolist(), len(of_rows)]
-        first = len(self.files)
-        paths = [
-            self._write(piece, order[low:high], messages, int(of_rows[low]), raw=high > len(order))
-            for low, high in itertools.pairwise(bounds)
-        ]
-        if task.verify:
-            compare(
-                self._file_system, list(zip(paths, self.files[first:], strict=True)), piece.base,
-                piece.data, self._scratch, self._read)
+        with ExitStack() as files:
+            made = [
+                self._write(
+                    files, piece, order[low:high], messages, int(of_rows[low]), raw=high > len(order))
+                for low, high in itertools.pairwise(bounds)
+            ]
+            if task.verify:
+                compare(made, piece.base, piece.data, self._scratch, self._read)
 
     def _count(self, piece: Piece, messages: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
         rows = piece.rows[messages]
@@ -230,38 +229,40 @@ class _Writer:
             self._times[name] = min(low, int(own.min())), max(high, int(own.max()))
 
     def _write(
-        self, piece: Piece, order: Rows, messages: np.ndarray[tuple[int], np.dtype[np.bool_]], day: int,
-        *, raw: bool,
-    ) -> str:
+        self, files: ExitStack, piece: Piece, order: Rows, messages: np.ndarray[tuple[int], np.dtype[np.bool_]],
+        day: int, *, raw: bool,
+    ) -> Readable:
+        """Write a file, which stays open in ``files``."""
         number = len(self.files)
-        path = f"{self._directory}/part-{number:05d}.parquet"
+        segment, within = self._task.segment, self._task.within
+        path = part_path(
+            str(np.datetime64(day, "D")), segment if within is None else within, number, self._attempt,
+            *(() if within is None else (open_prefix(segment),)))
         groups = list(_row_groups(piece, order))
         most = max([len(group) for group in groups], default=1)
-        with closing(self._file_system.open(path, writable=True, create=True)) as file:
-            sink = FileSink(file)
-            with pq.ParquetWriter(
-                pa.PythonFile(sink, "w"), WRITTEN_SCHEMA, **write_options(most)
-            ) as writer:
-                for group in groups:
-                    writer.write_table(table_of(piece, group, messages, self._scratch))
-                    sink.end_part()
-                if raw:
-                    writer.write_table(raw_table_of(piece))
-                    sink.end_part()
-            sha256 = sink.finish()
-        segment, within = self._task.segment, self._task.within
+        file = files.enter_context(
+            closing(self._archive.create(path, Attempt(segment if within is None else within, self._attempt))))
+        sink = FileSink(file)
+        with pq.ParquetWriter(
+            pa.PythonFile(sink, "w"), WRITTEN_SCHEMA, **write_options(most)
+        ) as writer:
+            for group in groups:
+                writer.write_table(table_of(piece, group, messages, self._scratch))
+                sink.end_part()
+            if raw:
+                writer.write_table(raw_table_of(piece))
+                sink.end_part()
+        sha256 = sink.finish()
         self.files.append(ArchivedFile(
-            part_path(str(np.datetime64(day, "D")), segment, number) if within is None else
-            part_path(str(np.datetime64(day, "D")), within, number, open_prefix(segment)), sink.size, sha256,
+            path, sink.size, sha256,
             len(order) + (len(piece.raw) if raw else 0), piece.base, piece.base + len(piece.data),
-            tuple(sink.parts)))
-        self.staged.append(path)
-        return path
+            tuple(sink.parts), file.tag))
+        self.staged.append(file.name)
+        return Readable(file.written, self._archive.path_of(file.name), self.files[-1])
 
     def manifest(self) -> Manifest:
         """Return the manifest of the written files."""
         task = self._task
-        self._file_system.sync_dir(self._directory)
         first, last = self._span or (0, 0)
         return Manifest(
             segment=task.segment, size=task.size, crc32=self._crc, sha256=self._sha.hexdigest(),
@@ -334,10 +335,11 @@ def _order(piece: Piece, days: Rows) -> Rows:
 
 def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> SegmentResult:
     """Write or compare the files of a segment. A problem of store or archive is returned, not raised."""
-    result = SegmentResult(task.segment)
+    result = SegmentResult(task.segment, attempt=attempt)
+    archive = archive_at(task.archive, file_system)
     if not task.path and task.published is not None:
         try:
-            result.manifest = checked(file_system, task.archive, task.published)
+            result.manifest = checked(archive, task.published)
         except (StoreError, OSError) as error:
             result.problem = f"{type(error).__name__}: {error}"
         return result
@@ -349,10 +351,10 @@ def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> S
     try:
         segment = _Segment(opened, task)
         if task.published is not None:
-            _compare_published(task, task.published, segment, file_system)
+            _compare_published(task, task.published, segment, archive)
             result.manifest = task.published.as_verified()
             return result
-        writer = _Writer(file_system, task, attempt, segment.read(0, HEAD_BYTES))
+        writer = _Writer(file_system, archive, task, attempt, segment.read(0, HEAD_BYTES))
         for piece in pieces_of(segment, task.piece_bytes):
             writer.take(piece)
         result.manifest, result.staged = writer.manifest(), writer.staged
@@ -367,19 +369,22 @@ def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> S
 
 
 def _compare_published(
-    task: SegmentTask, manifest: Manifest, segment: _Segment, file_system: FileSystem
+    task: SegmentTask, manifest: Manifest, segment: _Segment, archive: ArchiveStore
 ) -> None:
     scratch, segment_bytes, read = Scratch(), Scratch(), Scratch()
     for start, end in sorted({(one.start, one.end) for one in manifest.files}):
         data = read_into(segment, start - task.segment, end - start, segment_bytes)
         compare(
-            file_system,
-            [(archived_path(file_system, task.archive, one.path), one) for one in manifest.files if one.start == start],
-            start, data, scratch, read)
+            [in_archive(archive, one) for one in manifest.files if one.start == start], start, data, scratch, read)
     if sum({one.start: one.end - one.start for one in manifest.files}.values()) != task.size:
         raise CorruptionError(f"the files of segment {task.segment} do not cover it")
 
 
 def run_task(task: SegmentTask) -> SegmentResult:
-    """Write or compare a segment in a Spark worker. Every attempt has its own directory in staging."""
-    return write_segment(task, OsFileSystem(), f"{SystemEntropy().u64():016x}")
+    """Write or compare a segment in a Spark worker."""
+    return write_segment(task, OsFileSystem(), new_attempt())
+
+
+def new_attempt(entropy: Entropy | None = None) -> str:
+    """Return the name of an attempt, which no other one has."""
+    return f"{(entropy or SystemEntropy()).u64():016x}"

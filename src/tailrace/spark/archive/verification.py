@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 
-from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_file
 from tailrace.errors import ChecksumMismatchError, CorruptionError
-from tailrace.spark.archive.parquet_file import opened, parts_of
+from tailrace.spark.archive.parquet_file import Readable, in_archive, opened, parts_of
 from tailrace.spark.archive.rows import ENCODED_COLUMNS, bytes_of, first_difference
 from tailrace.spark.buffers import Scratch
-from tailrace.store.archive_manifest import VERSION, ArchivedFile, Manifest, archived_path
+from tailrace.store.archive_manifest import VERSION, ArchivedFile, Manifest, archived_name
+from tailrace.store.archive_store import ArchiveStore
 
 __all__ = ["checked", "compare", "restored"]
 
-Named = tuple[str, ArchivedFile]
-"""Path of a file, which may still be in staging, and its entry in the manifest."""
-
 
 def _bytes_in(
-    file_system: FileSystem, files: Sequence[Named], start: int, end: int, scratch: Scratch,
-    read: Scratch,
+    files: Sequence[Readable], start: int, end: int, scratch: Scratch, read: Scratch
 ) -> tuple[memoryview, int]:
     """Return the bytes [start, end) of the log that the files give, and how many of them the files gave.
 
@@ -30,21 +26,18 @@ def _bytes_in(
     """
     out = scratch.take(end - start)
     written = 0
-    for path, file in files:
-        with opened(file_system, path, file, read) as found:
+    for file in files:
+        with opened(file, read) as found:
             for group in range(found.num_row_groups):
                 table = found.read_row_group(group, columns=list(ENCODED_COLUMNS), use_threads=False)
                 written += bytes_of(table, start, out)
     return out, written
 
 
-def compare(
-    file_system: FileSystem, files: Sequence[Named], start: int, data: memoryview, scratch: Scratch,
-    read: Scratch,
-) -> None:
+def compare(files: Sequence[Readable], start: int, data: memoryview, scratch: Scratch, read: Scratch) -> None:
     """Raise CorruptionError unless the files together give ``data``, which is at ``start`` in the log."""
-    out, written = _bytes_in(file_system, files, start, start + len(data), scratch, read)
-    paths = [path for path, _ in files]
+    out, written = _bytes_in(files, start, start + len(data), scratch, read)
+    paths = [one.path for one in files]
     if written != len(data):
         raise CorruptionError(
             f"{', '.join(paths)}: {written} bytes of the log instead of {len(data)}",
@@ -62,7 +55,7 @@ def _groups(files: Sequence[ArchivedFile]) -> Iterator[tuple[int, int, list[Arch
         yield start, end, [file for file in files if (file.start, file.end) == (start, end)]
 
 
-def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Iterator[bytes]:
+def restored(archive: ArchiveStore, manifest: Manifest) -> Iterator[bytes]:
     """Yield the bytes of an archived segment, piece by piece.
 
     Raises CorruptionError if a file, or the whole segment, differs from its manifest.
@@ -72,37 +65,39 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
     scratch, read = Scratch(), Scratch()
     for start, end, files in _groups(manifest.files):
         if start != position:
-            raise CorruptionError(f"{archive}: no file of the manifest has this position",
+            raise CorruptionError(f"{archive.location}: no file of the manifest has this position",
                                   phy_offset=position)
-        out, written = _bytes_in(
-            file_system, [(archived_path(file_system, archive, file.path), file) for file in files], start, end,
-            scratch, read)
+        out, written = _bytes_in([in_archive(archive, file) for file in files], start, end, scratch, read)
         if written != end - start:
-            raise CorruptionError(f"{archive}: {written} bytes of the log instead of {end - start}",
+            raise CorruptionError(f"{archive.location}: {written} bytes of the log instead of {end - start}",
                                   phy_offset=start)
         total.update(out)
         position = end
         yield bytes(out)
     if position != manifest.until or total.hexdigest() != manifest.sha256:
         raise ChecksumMismatchError(
-            f"{archive}: the segment at {manifest.segment} is not what its manifest says",
+            f"{archive.location}: the segment at {manifest.segment} is not what its manifest says",
             expected=manifest.sha256, actual=total.hexdigest())
 
 
-def checked(file_system: FileSystem, archive: str, manifest: Manifest) -> Manifest:
+def checked(archive: ArchiveStore, manifest: Manifest) -> Manifest:
     """Read an archived segment without the log; return its manifest, verified and with all parts.
 
     Raises CorruptionError if a file or the segment differs from the manifest.
     """
-    for _ in restored(file_system, archive, manifest):
+    for _ in restored(archive, manifest):
         pass
     files = []
     for file in manifest.files:
-        path = archived_path(file_system, archive, file.path)
-        data = read_file(file_system, path, file.size)  # compared above, but the file may have changed since
+        readable = in_archive(archive, file)
+        path, head = readable.path, archive.head(archived_name(archive, file.path))
+        with closing(readable.open()) as opened_file:
+            data = opened_file.pread(file.size, 0)  # compared above, but the file may have changed since
         if (actual := hashlib.sha256(data).hexdigest()) != file.sha256:
             raise ChecksumMismatchError(
                 "a file of the archive is not what its manifest says", path=path,
                 expected=file.sha256, actual=actual)
-        files.append(file if file.parts else replace(file, parts=parts_of(data, path)))
+        files.append(replace(
+            file, parts=file.parts or parts_of(data, path),
+            tag="" if head is None else head.tag))  # another program may have copied the object
     return replace(manifest, files=tuple(files), verified=True, version=VERSION)

@@ -38,6 +38,7 @@ from tailrace.store.archive_manifest import (
     open_ranges,
     read_manifest,
 )
+from tailrace.store.archive_store import PosixArchive
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_paths import segment_files
 
@@ -105,6 +106,7 @@ class LakeJob:
         progress: Callable[[LakeReport], None] | None = None, schemas: TopicSchemas | None = None,
     ) -> None:
         self._store, self._archive = str(Path(store).absolute()), str(Path(archive).absolute())
+        self._there = PosixArchive(self._archive, file_system)
         self._lake, self._run, self._at_once = lake, run, at_once
         self._file_system = file_system or OsFileSystem()
         self._own_topics = frozenset({
@@ -196,10 +198,10 @@ class LakeJob:
         known = frozenset(in_log)
         found: list[Manifest] = []
         expected = least
-        for segment in list_manifests(self._file_system, self._archive):
+        for segment in list_manifests(self._there):
             if segment < least and segment not in known:
                 continue  # only a segment that the log has can have been archived again
-            manifest = read_manifest(self._file_system, self._archive, segment)
+            manifest = read_manifest(self._there, segment)
             if manifest is None:
                 continue
             if segment >= least:
@@ -232,7 +234,7 @@ class LakeJob:
         """Raise StoreError unless the archive has the segment that a mark names."""
         if mark is None or mark.segment < 0:
             return
-        last = read_manifest(self._file_system, self._archive, mark.segment)
+        last = read_manifest(self._there, mark.segment)
         if last is None or last.sha256 != mark.sha256:
             raise StoreError(
                 f"the table {table.name} has the broker {table.broker} up to segment {mark.segment}, and "
@@ -269,9 +271,9 @@ class LakeJob:
 
     def _add_ranges_to(self, table: LakeTable, report: LakeReport) -> None:
         before = table.refresh() or _NOTHING
-        there = list_manifests(self._file_system, self._archive, OPEN)
+        there = list_manifests(self._there, OPEN)
         begin = before.until if before.segment >= 0 else min(there, default=0)
-        found = open_ranges(self._file_system, self._archive, begin)
+        found = open_ranges(self._there, begin)
         new = [one for one in found if one.segment >= before.reached]
         if not new:
             return

@@ -22,7 +22,7 @@ from tailrace.formats import names as N
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.node.topic_config import SYSTEM_TOPICS
 from tailrace.spark.archive.layout import ROW_GROUP, write_options
-from tailrace.spark.archive.parquet_file import groups_with_topic, opened
+from tailrace.spark.archive.parquet_file import groups_with_topic, in_archive, opened
 from tailrace.spark.buffers import Scratch
 from tailrace.spark.lake.bodies.rows import TopicSchema, typed_rows
 from tailrace.spark.lake.conditions import Condition, matching
@@ -45,7 +45,8 @@ from tailrace.spark.lake.schemas import (
     file_options,
     marked,
 )
-from tailrace.store.archive_manifest import ArchivedFile, Manifest, archived_path
+from tailrace.store.archive_manifest import ArchivedFile, Manifest
+from tailrace.store.archive_store import PosixArchive
 
 __all__ = [
     "LakeResult", "LakeTask", "Target", "TypedTarget", "file_name", "is_business_topic", "run_task", "write_data_files",
@@ -135,14 +136,15 @@ def run_task(task: LakeTask, file_system: FileSystem | None = None) -> LakeResul
 def _raw_files(task: LakeTask, target: Target, file_system: FileSystem, attempt: str) -> list[WrittenFile]:
     """Return the files of the archive itself, or copies of those that do not have the field ids of the table."""
     found = []
+    archive = PosixArchive(task.archive, file_system)
     for number, file in enumerate(task.manifest.files):
-        path = archived_path(file_system, task.archive, file.path)
-        with opened(file_system, path, file) as archived:
+        readable = in_archive(archive, file)
+        with opened(readable) as archived:
             if check_ids(archived.schema_arrow, target.ids):
                 found.append(_copied(task, target, archived, file_system, f"{number}-{attempt}"))
             else:
                 found.append(written_file(
-                    f"file://{path}", file.size, archived.metadata, target.ids, "raw", None))
+                    f"file://{readable.path}", file.size, archived.metadata, target.ids, "raw", None))
     return found
 
 
@@ -278,8 +280,9 @@ class _RowWriter:
 def _row_groups(task: LakeTask, file_system: FileSystem, scratch: Scratch) -> Iterator[tuple[int, pa.Table]]:
     """Yield the row groups of an archived segment, each compared with its checksum, and the start of their piece."""
     files: Sequence[ArchivedFile] = sorted(task.manifest.files, key=lambda one: (one.start, one.path))
+    archive = PosixArchive(task.archive, file_system)
     for file in files:
-        with opened(file_system, archived_path(file_system, task.archive, file.path), file, scratch) as found:
+        with opened(in_archive(archive, file), scratch) as found:
             for number in range(found.num_row_groups) if task.messages is not None else groups_with_topic(
                     found, [one.topic.topic for one in task.typed]):
                 table = found.read_row_group(number, columns=list(NEEDED), use_threads=False)

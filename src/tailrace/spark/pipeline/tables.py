@@ -17,7 +17,6 @@ import orjson
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import SystemClock
-from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError
 from tailrace.formats import filenames
 from tailrace.formats.names import (
@@ -30,6 +29,7 @@ from tailrace.formats.names import (
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.properties import settings_in
 from tailrace.store.archive_manifest import read_manifest, wrong_file
+from tailrace.store.archive_store import archive_at
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.queue_search import message_from
@@ -279,9 +279,9 @@ def _archived(archive: str, segment: int) -> bool | None:
     """Return whether a segment has a verified manifest whose files exist; None without an archive."""
     if not archive:
         return None
-    manifest = read_manifest(OsFileSystem(), archive, segment)
-    return manifest is not None and manifest.verified and not wrong_file(
-        OsFileSystem(), archive, manifest)
+    there = archive_at(archive)
+    manifest = read_manifest(there, segment)
+    return manifest is not None and manifest.verified and not wrong_file(there, manifest)
 
 
 def plain(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tailrace import events
 from tailrace.arrow.columns import MAX_BODY
 from tailrace.arrow.schema import arrow_schema
-from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError, DataLossError
 from tailrace.formats.commitlog import SysFlag, decompress_body
 from tailrace.formats.inner_batch import INNER_NUM_MAX
@@ -21,7 +21,7 @@ from tailrace.logs import get_logger
 from tailrace.spark.archive.directory import ArchivedDirectory, ArchivedQueue
 from tailrace.spark.archive.index import Group, Indexed, manifest_of
 from tailrace.spark.archive.layout import MESSAGE
-from tailrace.spark.archive.parquet_file import groups_with_topic, opened
+from tailrace.spark.archive.parquet_file import groups_with_topic, in_archive, opened
 from tailrace.spark.archive.rows import ENCODED_COLUMNS
 from tailrace.spark.offset_ranges import OffsetRange
 from tailrace.spark.source.archived_batches import batch_messages
@@ -33,9 +33,9 @@ from tailrace.store.archive_manifest import (
     ArchivedFile,
     LostMessage,
     Manifest,
-    archived_path,
     read_manifest,
 )
+from tailrace.store.archive_store import archive_at
 from tailrace.store.consume_queue import ConsumeQueue
 
 __all__ = [
@@ -106,14 +106,15 @@ def plan_archive(
     if tables and "splitbytes" not in options.given:
         total = sum(one.until - one.segment for one in directory.sources if one.segment in tables)
         split_bytes = max(split_bytes, -(-total // max(TABLE_BYTES // max(map(len, tables.values())), 1)))
+    place = directory.archive.location
     for source in directory.sources:
         if source.segment not in wanted:
             continue
         asked = wanted[source.segment]
         if isinstance(source, Group):
-            tasks += _tasks_of_group(label, directory.archive, source, asked, tables[source.segment], split_bytes)
+            tasks += _tasks_of_group(label, place, source, asked, tables[source.segment], split_bytes)
         else:
-            tasks += _tasks_of(label, directory.archive, source, asked, options, (source.segment, source.until))
+            tasks += _tasks_of(label, place, source, asked, options, (source.segment, source.until))
     return tasks
 
 
@@ -143,7 +144,7 @@ def tasks_in(task: IndexedTask, options: ReadOptions) -> Iterator[ArchiveTask]:
     """
     asked = unpacked(task.table)
     for segment in task.segments:
-        manifest = manifest_of(OsFileSystem(), task.archive, segment)
+        manifest = manifest_of(archive_at(task.archive), segment)
         there = {(one.topic, one.queue_id) for one in manifest.queues}
         own = [one for one in asked if (one.topic, one.queue_id) in there
                and one.first < manifest.until and one.last >= manifest.segment]
@@ -163,11 +164,11 @@ def _check_start(directory: ArchivedDirectory, queue: ConsumeQueue, options: Rea
         return
     if options.fail_on_data_loss:
         raise CorruptionError(
-            f"{directory.archive}: {missing}; messages of {queue.topic} queue {queue.queue_id} before "
+            f"{directory.archive.location}: {missing}; messages of {queue.topic} queue {queue.queue_id} before "
             f"offset {queue.min_offset} may be in it: restore it from a copy, or read the rest with "
             "failOnDataLoss=false")
     events.A_MANIFEST_OF_THE_ARCHIVE_IS_MISSING.log(
-        _log, archive=directory.archive, topic=queue.topic, queue_id=queue.queue_id, cause=missing)
+        _log, archive=directory.archive.location, topic=queue.topic, queue_id=queue.queue_id, cause=missing)
 
 
 def _check_holes(
@@ -229,7 +230,7 @@ def task_for_vanished(
     options: ReadOptions,
 ) -> ArchiveTask | None:
     """Return a task for a file of the log that was deleted since planning; None if it is not archived."""
-    manifest = read_manifest(OsFileSystem(), archive, segment)
+    manifest = read_manifest(archive_at(archive), segment)
     if manifest is None or not manifest.verified:
         return None
     whole = _tasks_of(
@@ -245,7 +246,7 @@ def read_archive(
     Raises CorruptionError if a file differs from its manifest, and in mode FAILFAST for a message that was damaged
     when it was archived.
     """
-    file_system, seen = file_system or OsFileSystem(), seen or RecordCount()
+    seen = seen or RecordCount()
     plain, batches = ([one for one in task.wanted if one.is_batch is kind] for kind in (False, True))
     if plain:
         needed = sorted(_needed(options))
@@ -273,11 +274,13 @@ def _needed(options: ReadOptions) -> set[str]:
 
 
 def _kept(
-    task: ArchiveTask, wanted: Sequence[OffsetRange], columns: list[str], seen: RecordCount, file_system: FileSystem
+    task: ArchiveTask, wanted: Sequence[OffsetRange], columns: list[str], seen: RecordCount,
+    file_system: FileSystem | None,
 ) -> Iterator[pa.Table]:
     """Yield the rows of records in some ranges, in tables that are not empty."""
+    archive = archive_at(task.archive, file_system)
     for file in task.files:
-        with opened(file_system, archived_path(file_system, task.archive, file.path), file) as found:
+        with opened(in_archive(archive, file)) as found:
             for group in groups_with_topic(found, [one.topic for one in wanted]):
                 table = found.read_row_group(group, columns=columns)
                 kept = table.filter(pa.array(_mask(table, task, wanted)))

@@ -20,6 +20,7 @@ from tailrace.spark.source.checkpoints import (
 )
 from tailrace.spark.source.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.spellings import meant
+from tailrace.store.archive_store import archive_at
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.queue_search import first_at, first_stored
@@ -53,7 +54,7 @@ def open_directories(options: ReadOptions) -> dict[str, Directory]:
         if behind:
             events.MESSAGES_MAY_BE_MISSING.log(_log, store=path, reason=behind)
         archive = options.archive_of(label)
-        found[label] = open_archived(live, archive) if archive else live
+        found[label] = open_archived(live, archive_at(archive)) if archive else live
     return found
 
 

@@ -18,6 +18,7 @@ import orjson
 from tailrace.client.subscription import Subscription
 from tailrace.config import StoreConfig, whole_number
 from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.object_store import place_of
 from tailrace.errors import ConfigError
 from tailrace.formats import filenames
 from tailrace.properties import settings_in
@@ -26,6 +27,7 @@ from tailrace.spark.local_path import local_path
 from tailrace.spark.option_names import unknown_options
 from tailrace.spark.tls_in_options import TLS_NAMES, tls_in
 from tailrace.spellings import duration_ms, meant, time_ms
+from tailrace.store.archive_store import MANIFESTS, S3_SCHEME, is_remote
 
 __all__ = ["BODY_FORMS", "MODES", "BrokerOptions", "Position", "ReadOptions", "parse_options"]
 
@@ -333,7 +335,8 @@ def _roots(values: _Values, *, check: bool) -> tuple[tuple[str, str], ...]:
         paths = []
     if values.text("path"):
         paths.insert(0, values.text("path"))
-    paths = [local_path("path", path, values.problems) for path in paths]
+    if check or not any(map(is_remote, paths)):
+        paths = [local_path("path", path, values.problems) for path in paths]
     if not paths:
         values.problems.append(f"no path: use load(DIRECTORY). For SQL: {_NO_TABLES}")
     labels = [name.strip() for name in values.text("store").split(",") if name.strip()]
@@ -354,16 +357,26 @@ def _archives(values: _Values, count: int) -> tuple[str, ...]:
     """Return the archives, in the order of the stores."""
     chosen = values.choice("fallback", ("none", "archive"))
     paths = tuple(
-        local_path("archive", path.strip(), values.problems)
-        for path in values.text("archive").split(",") if path.strip())
+        _archive(path.strip(), values.problems) for path in values.text("archive").split(",") if path.strip())
     if (chosen == "archive") != bool(paths):
         values.problems.append("fallback=archive and archive=DIRECTORY must be given together")
     elif paths and count and len(paths) != count:
         values.problems.append(f"{count} stores need as many archives, not {len(paths)}")
     for path in paths:
-        if not Path(path, "_manifests").is_dir():
+        if not path.startswith(S3_SCHEME) and not Path(path, MANIFESTS).is_dir():
             values.problems.append(f"archive={path} is not an archive: it has no _manifests")
     return paths
+
+
+def _archive(text: str, problems: list[str]) -> str:
+    """Return the location of an archive. For an object store it has endpoint and region, so that tasks need neither."""
+    if not text.startswith(S3_SCHEME):
+        return local_path("archive", text, problems)
+    try:
+        return place_of(text).url
+    except ConfigError as error:
+        problems.append(f"archive: {error}")
+        return text
 
 
 def _brokers(values: _Values) -> BrokerOptions | None:

@@ -5,6 +5,7 @@ import shutil
 from itertools import pairwise
 
 import pytest
+from archives import write_manifest_over
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.doctor.verify import verify
@@ -28,6 +29,7 @@ from tailrace.spark.source.options import parse_options
 from tailrace.spark.source.scan import plan_tasks, read_task
 from tailrace.spark.source.schema import column_names
 from tailrace.store.archive_manifest import list_manifests, read_manifest
+from tailrace.store.archive_store import PosixArchive
 
 SEGMENT = 1 << 14
 BATCHES = 300
@@ -73,7 +75,7 @@ def archive(path, target):
 
 
 def manifests(target):
-    return [read_manifest(FILES, str(target), one) for one in list_manifests(FILES, str(target))]
+    return [read_manifest(PosixArchive(str(target)), one) for one in list_manifests(PosixArchive(str(target)))]
 
 
 def read(path, **options):
@@ -107,7 +109,7 @@ def test_every_record_comes_back(path, tmp_path):
             by_queue.setdefault((queue.topic, queue.queue_id), []).append((queue.start, queue.end))
     for spans in by_queue.values():
         assert all(end == start for (_, end), (start, _) in pairwise(spans)), "no hole between segments"
-    list(restore_segments(str(tmp_path / "a"), str(tmp_path / "r"), 0, 1 << 63))
+    list(restore_segments(PosixArchive(str(tmp_path / "a")), str(tmp_path / "r"), 0, 1 << 63))
     for one in made:
         name = f"commitlog/{one.segment:020d}"
         assert (tmp_path / "r" / name).read_bytes() == (path / name).read_bytes()
@@ -116,7 +118,7 @@ def test_every_record_comes_back(path, tmp_path):
 def test_a_restored_store_has_batch_queues_again(path, tmp_path):
     """Without topics.json the directories say which topics have batch queues."""
     made = archive(path, tmp_path / "a")
-    list(restore_segments(str(tmp_path / "a"), str(tmp_path / "r"), 0, 1 << 63))
+    list(restore_segments(PosixArchive(str(tmp_path / "a")), str(tmp_path / "r"), 0, 1 << 63))
     until = made[-1].until
     with opened(path) as store:
         wanted = {queue: [(m.queue_offset, m.body, m.properties) for m in store.read("B", queue)
@@ -134,15 +136,13 @@ def test_restore_makes_no_directory_for_a_name_that_is_no_topic(path, tmp_path, 
     archive(path, tmp_path / "a")
     from dataclasses import replace
 
-    from tailrace.store.archive_manifest import write_manifest
-
     first = manifests(tmp_path / "a")[0]
     changed = replace(first, queues=tuple(
         replace(one, topic=name) if one.is_batch else one for one in first.queues))
-    write_manifest(FILES, str(tmp_path / "a"), changed)
+    write_manifest_over(PosixArchive(str(tmp_path / "a")), changed)
     before = sorted(file.name for file in tmp_path.iterdir())
     with pytest.raises(CorruptionError, match="is not the name of a topic"):
-        list(restore_segments(str(tmp_path / "a"), str(tmp_path / "r"), 0, SEGMENT))
+        list(restore_segments(PosixArchive(str(tmp_path / "a")), str(tmp_path / "r"), 0, SEGMENT))
     assert sorted(file.name for file in tmp_path.iterdir()) == before
 
 

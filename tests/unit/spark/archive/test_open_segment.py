@@ -1,7 +1,6 @@
 """Ranges of the segment that is still written: each row once, whenever the job is killed."""
 
 import json
-import pathlib
 import shutil
 import time
 
@@ -25,10 +24,11 @@ from tailrace.spark.archive.verification import restored
 from tailrace.store.archive_manifest import (
     OPEN,
     list_manifests,
-    manifest_path,
+    manifest_name,
     open_ranges,
     read_manifest,
 )
+from tailrace.store.archive_store import PosixArchive
 
 FILES = OsFileSystem()
 SEGMENT = 64 << 10
@@ -58,8 +58,8 @@ def archive(path, target, *, file_system=FILES, lag_ms=1, clock=None, verify=Tru
 
 def published(target):
     """The manifests that count, sealed segments and then ranges, which follow each other."""
-    found = [read_manifest(FILES, str(target), one) for one in list_manifests(FILES, str(target))]
-    return found, open_ranges(FILES, str(target), found[-1].until if found else 0)
+    found = [read_manifest(PosixArchive(str(target)), one) for one in list_manifests(PosixArchive(str(target)))]
+    return found, open_ranges(PosixArchive(str(target)), found[-1].until if found else 0)
 
 
 def named_rows(target):
@@ -83,9 +83,9 @@ def assert_exact(path, target):
     log = {int(one.name): one.read_bytes() for one in (path / "commitlog").iterdir()}
     for one in (*sealed, *ranges):
         base = one.segment // SEGMENT * SEGMENT
-        assert b"".join(restored(FILES, str(target), one)) == log[base][one.segment - base : one.until - base]
+        assert b"".join(restored(PosixArchive(str(target)), one)) == log[base][one.segment - base : one.until - base]
     assert files_in(target) == sorted(file.path for one in (*sealed, *ranges) for file in one.files)
-    assert list_manifests(FILES, str(target), OPEN) == [one.segment for one in ranges]
+    assert list_manifests(PosixArchive(str(target)), OPEN) == [one.segment for one in ranges]
     return (ranges or sealed)[-1].until
 
 
@@ -154,7 +154,7 @@ def test_files_of_a_killed_range_do_not_stay_beside_the_sealed_segment(tmp_path,
         shutil.rmtree(target)
         with pytest.raises(killed.Killed):
             archive(early, target, file_system=killed.KilledFileSystem(at))
-        left += bool(files_in(target)) and not list_manifests(FILES, str(target), OPEN)
+        left += bool(files_in(target)) and not list_manifests(PosixArchive(str(target)), OPEN)
         archive(late, target, lag_ms=0)
         assert_exact(late, target)
     assert left, "some kills came between a file and its manifest"
@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_refused_or_made_again(tmp_path):
         put(store, 100, 150)
     with pytest.raises(StoreError, match=r"other bytes of the segment 0 than .*other, it was written from .*/s"):
         archive(other, target)
-    place = pathlib.Path(manifest_path(str(target), 0, OPEN))
+    place = (target / manifest_name(0, OPEN))
     place.write_text(json.dumps({**json.loads(place.read_text()), "messages": 7}))
     archive(path, target)
     assert assert_exact(path, target)
@@ -229,6 +229,6 @@ def test_the_broker_knows_how_far_the_archive_is(tmp_path):
     until = assert_exact(path, target)
     with MessageStore.open(str(path), config=config) as store:
         assert store.stats()["archiveLagSeconds"] == 0
-    pins = ArchivePins(SimClock(), FILES, str(target), tuple)
+    pins = ArchivePins(SimClock(), FILES, PosixArchive(str(target)), tuple)
     assert pins.archived_until(0) == until
     assert pins.archived_until(5) == 5

@@ -23,6 +23,7 @@ from tailrace.spark.archive.parquet_file import parts_of
 from tailrace.spark.archive.restore import restore_segments
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.store.archive_manifest import list_manifests, read_manifest
+from tailrace.store.archive_store import PosixArchive
 
 FILES = OsFileSystem()
 SEGMENT = 64 << 10
@@ -66,7 +67,7 @@ def verify(path, target, **options):
 
 
 def manifests(target):
-    return [read_manifest(FILES, str(target), n) for n in list_manifests(FILES, str(target))]
+    return [read_manifest(PosixArchive(str(target)), n) for n in list_manifests(PosixArchive(str(target)))]
 
 
 def delete(path):
@@ -242,7 +243,7 @@ def test_a_removed_manifest_is_named(both):
     left = read(path, target, failOnDataLoss="false")
     assert left == [row for row in sound if row["commitLogOffset"] >= SEGMENT]
     with pytest.raises(StoreError, match=r"segment 0 is missing.*--from"):
-        list(restore_segments(str(target), str(path / "restored"), 0, 1 << 62))
+        list(restore_segments(PosixArchive(str(target)), str(path / "restored"), 0, 1 << 62))
     with pytest.raises(StoreError, match=r"segment 0 is missing.*--accept-missing"):
         verify(path, target)
     (target / "kept.json").rename(first)
@@ -326,7 +327,7 @@ def test_a_deleted_file_is_archived_again_while_the_log_has_it(both, caplog):
     assert (target / manifests(target)[0].files[0].path).exists()
     delete(path)
     assert read(path, target) == sound
-    part.unlink()
+    (target / manifests(target)[0].files[0].path).unlink()
     with pytest.raises(StoreError, match=r"segment 0: .*the log no longer has the segment"):
         verify(path, target)
 
@@ -346,6 +347,7 @@ def test_a_resting_archive_is_read_again(both):
     delete(path)
     assert read(path, target) == sound
     assert verify(path, target) == ([], 3)
+    part = target / manifests(target)[1].files[0].path
     part.write_bytes(data)
     with pytest.raises(StoreError, match=f"segment {SEGMENT}: .*{part.name}"):
         verify(path, target)
@@ -426,5 +428,5 @@ def test_an_archive_of_version_1_goes_on(version_1, tmp_path):
     manifest_file(target, len(old) - 1).unlink()
     with pytest.raises(DataLossError):
         read(path, target)
-    restored = list(restore_segments(str(target), str(tmp_path / "r"), 0, SEGMENT))
+    restored = list(restore_segments(PosixArchive(str(target)), str(tmp_path / "r"), 0, SEGMENT))
     assert [one["bytes"] for one in restored] == [SEGMENT]

@@ -24,6 +24,7 @@ from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions, local_runner
 from tailrace.spark.archive.layout import ARCHIVE_SCHEMA
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.store.archive_manifest import list_manifests, read_manifest
+from tailrace.store.archive_store import PosixArchive
 
 SEGMENT = 32 << 10
 COUNT = 120
@@ -65,7 +66,8 @@ def both(filled, tmp_path):
 
 
 def messages(target):
-    return sum(read_manifest(FILES, str(target), one).messages for one in list_manifests(FILES, str(target)))
+    archive = PosixArchive(str(target))
+    return sum(read_manifest(archive, one).messages for one in list_manifests(archive))
 
 
 def test_other_programs_read_the_directory(both):

@@ -65,7 +65,7 @@ from tailrace.spark.lake import task as task_module
 from tailrace.spark.lake.catalogue import Lake, Mark
 from tailrace.spark.lake.job import LakeJob, local_runner
 from tailrace.spark.lake.schemas import MESSAGES_SCHEMA
-from tailrace.store.archive_manifest import manifest_path
+from tailrace.store.archive_manifest import manifest_name
 
 DOCS = pathlib.Path(__file__).parents[4] / "docs"
 FIXTURES = pathlib.Path(__file__).parents[3] / "interop" / "fixtures"
@@ -270,7 +270,7 @@ def test_a_segment_that_is_not_archived_yet_holds_back_later_ones(tmp_path):
     fill(path, until=320)
     archive(path, target)
     second = manifests_of(target)[1]
-    pathlib.Path(manifest_path(str(target), second.segment)).unlink()
+    (target / manifest_name(second.segment)).unlink()
     done = add(path, target)
     assert (done.segments, done.waits) == (1, f"segment {second.segment} is in the log and not in the archive")
     archive(path, target)

@@ -1,13 +1,13 @@
 """An index stands for many manifests: the same rows, the same errors, and as many reads for ten times the segments."""
 
 import json
-import pathlib
 import pickle
 import resource
 import time
 from dataclasses import asdict, replace
 
 import pytest
+from archives import write_manifest_over
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
@@ -28,9 +28,10 @@ from tailrace.store.archive_manifest import (
     Manifest,
     ManifestLink,
     QueueRange,
-    manifest_path,
+    manifest_name,
     read_manifest,
 )
+from tailrace.store.archive_store import PosixArchive
 
 FILES = OsFileSystem()
 SEGMENT = 64 << 10
@@ -81,7 +82,7 @@ def both(tmp_path, monkeypatch):
     archive(path, target)
     rows = read(path, target)
     delete(path)
-    assert len(index.list_indexes(FILES, str(target))) == 3
+    assert len(index.list_indexes(PosixArchive(str(target)))) == 3
     return path, target, rows
 
 
@@ -107,37 +108,37 @@ def test_queries_give_the_rows_that_manifests_give(both, monkeypatch):
 
 def test_a_manifest_that_is_missing_or_another_one_is_noticed(both):
     path, target, rows = both
-    second = pathlib.Path(manifest_path(str(target), SEGMENT))
+    second = (target / manifest_name(SEGMENT))
     kept = second.read_bytes()
     second.unlink()
     with pytest.raises(DataLossError):
         read(path, target)
     second.write_bytes(kept)
     assert read(path, target) == rows
-    other = replace(read_manifest(FILES, str(target), SEGMENT), sha256="0" * 64)
-    archive_manifest.write_manifest(FILES, str(target), other)
+    other = replace(read_manifest(PosixArchive(str(target)), SEGMENT), sha256="0" * 64)
+    write_manifest_over(PosixArchive(str(target)), other)
     with pytest.raises(CorruptionError, match=r"segment 65536 is another one than when the archive was indexed"):
         read(path, target)
     second.write_bytes(kept)
-    place = pathlib.Path(index.index_path(str(target), 0))
+    place = target / index.index_name(0)
     place.write_text(json.dumps({**json.loads(place.read_text()), "runs": []}))
     assert read(path, target) == rows, "a damaged index does not count"
 
 
 def test_the_job_removes_an_index_before_a_manifest_changes_and_writes_it_again(both):
     path, target, rows = both
-    kept = index.list_indexes(FILES, str(target))
+    kept = index.list_indexes(PosixArchive(str(target)))
     fill(path, 500, 800)
     archive(path, target)
-    assert set(kept) < set(index.list_indexes(FILES, str(target)))
-    last = index.list_indexes(FILES, str(target))[-1]
-    (target / read_manifest(FILES, str(target), last).files[0].path).unlink()
+    assert set(kept) < set(index.list_indexes(PosixArchive(str(target))))
+    last = index.list_indexes(PosixArchive(str(target)))[-1]
+    (target / read_manifest(PosixArchive(str(target)), last).files[0].path).unlink()
     seen = []
     with ArchiveJob(str(path), str(target), local_runner(FILES), options=ArchiveOptions(piece_bytes=1 << 16),
-                    progress=lambda _: seen.append(index.list_indexes(FILES, str(target)))) as job:
+                    progress=lambda _: seen.append(index.list_indexes(PosixArchive(str(target))))) as job:
         job.step()
     assert last not in seen[0]
-    assert last in index.list_indexes(FILES, str(target))
+    assert last in index.list_indexes(PosixArchive(str(target)))
     assert read(path, target)[:500] == rows
 
 
@@ -154,23 +155,24 @@ def test_a_topic_that_was_made_again_within_an_index(tmp_path, monkeypatch):
     before = read(path, target, topic="a", queueId="0")
     assert len(before) == 300
     delete(path)
-    assert index.list_indexes(FILES, str(target))
+    assert index.list_indexes(PosixArchive(str(target)))
     assert read(path, target, topic="a", queueId="0") == before
 
 
 def test_a_plan_reads_no_manifest_that_is_indexed(both, monkeypatch):
     path, target, _ = both
     reads = []
-    original = archive_manifest.read_if_there
+    original = PosixArchive.read
 
-    def counted(files, name, *more):
-        reads.append(name)
-        return original(files, name, *more)
+    def counted(archive, name):
+        if name.startswith("_manifests/"):
+            reads.append(name)
+        return original(archive, name)
 
-    monkeypatch.setattr(archive_manifest, "read_if_there", counted)
+    monkeypatch.setattr(PosixArchive, "read", counted)
     monkeypatch.setattr(index, "_cache", index._Cache())
     planned(path, target)
-    manifests = len(archive_manifest.list_manifests(FILES, str(target)))
+    manifests = len(archive_manifest.list_manifests(PosixArchive(str(target))))
     assert len(reads) == manifests % 2
     planned(path, target)
     assert len(reads) == manifests % 2, "what did not change is read once"
@@ -199,10 +201,10 @@ def test_the_plan_over_an_archive_of_a_hundred_terabytes_takes_seconds(tmp_path)
             manifests.append(Manifest(number * size, size, 1, f"{number:064d}", 1, 9, 9, 0, 1, 2, tuple(queues), (),
                                       verified=True, before=before))
             before = ManifestLink(number * size, f"{number:064d}")
-            pathlib.Path(manifest_path(str(target), number * size)).touch()
+            (target / manifest_name(number * size)).touch()
         group = index.group_of(manifests)
         runs = [replace(one, end=(first + 1_000) * 9, last=(first + 999) * size + 1000) for one in group.runs]
-        index.write_group(FILES, str(target), replace(group, runs=tuple(runs)))
+        index.write_group(PosixArchive(str(target)), replace(group, runs=tuple(runs)))
     assert asdict(group)["version"] == 1
     began, used = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     tasks = planned(path, target)[1]

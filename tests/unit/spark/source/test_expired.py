@@ -20,6 +20,7 @@ from tailrace.spark.data_source import TailraceDataSource
 from tailrace.spark.pipeline.audit import audit
 from tailrace.spark.source import stream_reader
 from tailrace.store.archive_manifest import read_manifest
+from tailrace.store.archive_store import PosixArchive
 from tailrace.testing.sim_clock import SimClock
 
 pytestmark = pytest.mark.slow  # each opens and closes stores
@@ -141,8 +142,8 @@ def test_the_archive_takes_purged_messages_and_not_deleted_segments(tmp_path):
     assert [one.segment for one in made] == sorted(log)[:-1]
     assert all(one.messages == one.records and not one.damaged for one in made)
     for one in made:
-        manifest = read_manifest(FILES, str(tmp_path / "a"), one.segment)
-        assert b"".join(restored(FILES, str(tmp_path / "a"), manifest)) == log[one.segment]
+        manifest = read_manifest(PosixArchive(str(tmp_path / "a")), one.segment)
+        assert b"".join(restored(PosixArchive(str(tmp_path / "a")), manifest)) == log[one.segment]
     expire(path)
     assert archive(tmp_path / "b") == [], "what is gone cannot be archived, and is no error"
 

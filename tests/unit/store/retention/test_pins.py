@@ -8,6 +8,7 @@ import zlib
 from dataclasses import replace
 
 import pytest
+from archives import write_manifest_over
 from retention_place import HOUR, SIZE, Place
 
 from tailrace import Message
@@ -15,7 +16,8 @@ from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.node.retention import archive_pins
 from tailrace.node.retention.timer_rescue import TimerRescue
-from tailrace.store.archive_manifest import HEAD_BYTES, ArchivedFile, Manifest, write_manifest
+from tailrace.store.archive_manifest import HEAD_BYTES, ArchivedFile, Manifest
+from tailrace.store.archive_store import PosixArchive
 from tailrace.store.retention.forced_deletions import ForcedDeletions
 from tailrace.store.retention.pins import PinKind
 from tailrace.store.retention.rules import Rule
@@ -43,7 +45,7 @@ def manifest(place, segment, text=None, **members):
     if text is not None:
         place.write(f"/archive/_manifests/{segment * SIZE:020d}.json", text.encode())
     else:
-        write_manifest(place.files, "/archive", archived_as(place, segment, **members))
+        write_manifest_over(PosixArchive("/archive", place.files), archived_as(place, segment, **members))
 
 
 @pytest.fixture
