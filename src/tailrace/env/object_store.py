@@ -175,13 +175,17 @@ class ObjectStore:
             found["size"], found["e_tag"] or "", int(found["last_modified"].timestamp() * 1000))
 
     def list(self, directory: str) -> list[str]:
-        """Return the names directly below a directory, sorted; [] if it does not exist."""
+        """Return the names directly below a directory, sorted; [] if it does not exist.
+
+        Some servers list a directory for a while after its last object was deleted.
+        """
         prefix = f"{directory}/" if directory else ""
 
         def read() -> list[str]:
             found = self._obstore.list_with_delimiter(self._small, directory or None)
-            paths = [*(one["path"] for one in found["objects"]), *found["common_prefixes"]]
-            return sorted(path.strip("/").removeprefix(prefix) for path in paths)
+            paths = [*(one["path"].rstrip("/") for one in found["objects"]), *found["common_prefixes"]]
+            # Some servers also list an object for the directory itself.
+            return sorted(path.rstrip("/").removeprefix(prefix) for path in paths if path.startswith(prefix))
 
         return self._call("list", directory, read) or []
 

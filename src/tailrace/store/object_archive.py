@@ -214,6 +214,7 @@ class ObjectArchive:
 
     def hold(self) -> Hold:
         """Check that the bucket can be written, and that its server refuses a second write of the same name."""
+        self.list(STAGING)  # some servers make a bucket that does not exist for a write, but not for a list
         self._server_ms()
         return _NoHold()
 
