@@ -178,7 +178,8 @@ import cython
 from tailrace.kernels.shared import layouts as L
 from tailrace.kernels.shared.copying import is_name
 """
-SEND_CODES = (remoting.RequestCode.SEND_MESSAGE, remoting.RequestCode.SEND_MESSAGE_V2)
+SEND_CODES = (
+    remoting.RequestCode.SEND_MESSAGE, remoting.RequestCode.SEND_MESSAGE_V2, remoting.RequestCode.SEND_BATCH_MESSAGE)
 
 
 def send_fields() -> dict[str, tuple[str, str]]:
@@ -197,7 +198,7 @@ def send_numbers() -> dict[str, int]:
     kinds = {"INT32": (Int32, Int32 | None), "INT64": (Int64, Int64 | None), "BOOL": (bool, bool | None)}
     flags = commitlog.SysFlag
     return {
-        "CODE_SEND": SEND_CODES[0], "CODE_SEND_V2": SEND_CODES[1],
+        "CODE_SEND": SEND_CODES[0], "CODE_SEND_V2": SEND_CODES[1], "CODE_SEND_BATCH": SEND_CODES[2],
         **{f"SEND_{name.upper()}": n for name, n in number.items()}, "SEND_FIELDS": len(number),
         "SENDS_REQUIRED": sum(1 << number[f.name] for f in fields if f.required),
         **{f"SENDS_{kind}": sum(1 << number[f.name] for f in fields if f.type in types)
@@ -258,7 +259,7 @@ def field_functions() -> str:
         FIELD_HEAD,
         table("send_field", "Return the number SEND_* of a field of request 10, else -1.",
               {both[0]: f"SEND_{name.upper()}" for name, both in fields.items()}),
-        table("send_field_v2", "Return the number SEND_* of a field of request 310, else -1.",
+        table("send_field_v2", "Return the number SEND_* of a field of requests 310 and 320, else -1.",
               {both[1]: f"SEND_{name.upper()}" for name, both in fields.items()}),
         table("pull_field", "Return the number PULL_* of a field of a pull, else -1.",
               {text: f"PULL_{name.upper()}" for name, text in pull_fields().items()}),

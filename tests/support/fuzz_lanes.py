@@ -16,7 +16,7 @@ from tailrace.formats.remoting import decode_json_header
 
 __all__ = ["Pair", "frame_of", "lane_seeds", "lanes", "pair"]
 
-CODES = (10, 310, 11, 361)
+CODES = (10, 310, 11, 361, 320)
 LATER = b"TIMER_DEL", b"DELAY"
 """In properties of messages that wait, which have numbers of their own."""
 HEADER_MAX = 1 << 16
@@ -65,11 +65,13 @@ def pair():
 def frame_of(data):
     """Return the frame of an input: a byte that says code and encoding, the size of the header in two bytes, the rest.
 
+    Bits 0 and 1 of the byte are the code, unless bit 3 says that it is the last one; bit 2 is the encoding.
+
     None if that may be another request, whose answer may come later.
     """
     if len(data) < 3:
         return None
-    code, binary = CODES[data[0] % 4], data[0] >> 2 & 1
+    code, binary = CODES[4 if data[0] & 8 else data[0] % 4], data[0] >> 2 & 1
     size = int.from_bytes(data[1:3], "big")
     header, body = data[3 : 3 + size], data[3 + size :]
     if binary:
@@ -108,5 +110,6 @@ def lane_seeds():
         code = int.from_bytes(header[:2], "big") if binary else int(header[8:].partition(b",")[0])
         header = header[2:] if binary else header.partition(b",")[2]
         if code in CODES and len(frame) < 2_000:
-            made.append(bytes([CODES.index(code) | binary << 2]) + len(header).to_bytes(2, "big") + header + body)
+            kind = bytes([(8 if code == 320 else CODES.index(code)) | binary << 2])
+            made.append(kind + len(header).to_bytes(2, "big") + header + body)
     return made

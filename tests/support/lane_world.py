@@ -17,7 +17,7 @@ import orjson
 from tailrace.broker.controller import BrokerController
 from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.formats.commitlog import java_string_hash
+from tailrace.formats.commitlog import encode_batch, java_string_hash
 from tailrace.formats.remoting import RemotingCommand, SerializeType, decode_frame, encode
 from tailrace.formats.requests.message_headers import (
     BROKER_NAME_FIELDS,
@@ -117,6 +117,7 @@ class World:
     def __init__(self, loop, store, config, *, lane):
         self._loop, self.store = loop, store
         self.controller = loop.run_until_complete(self._controller(config))
+        self.controller._send.set_store_host(store.inner.store_host)
         self.server = self.controller.in_process()
         self.traffic = self.controller.broker.traffic
         if not lane:
@@ -234,6 +235,23 @@ def send(changes=None, *, binary=True, code=310, **more):
     return frame([(SHORT[k] if code != 10 else k, v) for k, v in fields], binary=binary, code=code, **more)
 
 
+KEY = b"UNIQ_KEY\x01FD00000000000000000000000000024BCB30946E0982E2109F%04d\x02"
+ITEMS = tuple((n, b"body %d" % n * n, KEY % n + b"WAIT\x01true\x02TAGS\x01t%d\x02" % n) for n in range(1, 4))
+"""Messages of a batch: flag, body, properties."""
+
+
+def batch(items=ITEMS, changes=None, *, code=320, **more):
+    """The frame of a plain batch with these messages, or with these bytes as its body."""
+    body = items if isinstance(items, bytes) else encode_batch(items)
+    return send({"batch": "true", "properties": PROPERTIES.replace("k1 k2", "all"), **(changes or {})},
+                code=code, body=body, **more)
+
+
+def item(properties=b"", body=b"body", flag=0):
+    """A message of a batch with further properties."""
+    return flag, body, ITEMS[0][2] + properties
+
+
 def pull(changes=None, *, binary=False, code=11, **more):
     """The frame of a plain pull with some changes; None leaves a field out."""
     fields = [(k, v) for k, v in {**PULLED, **(changes or {})}.items() if v is not None]
@@ -326,7 +344,8 @@ def pull_borders():
             {"flag": 2}, {"flag": 4}, {"body": b"x"}, {"remark": "r"}, {"remark": ""}, {"code": 10},
             {"opaque": -3 if binary else 0}, {"opaque": 2**31 - 1}, {"tail": b" "}, {"tail": b',"code":11'},
             {"tail": b',"odd":1'})]
-    return made
+    return made + [bare(name, value, make=pull) for value in VALUES for name in (
+        "queueId", "commitOffset", "consumerGroup", "subVersion", "queueOffset", "expressionType")]
 
 
 def other_request():
@@ -340,6 +359,63 @@ NAMES = (
     "TIMER_DELAY_MS", "TIMER_X", "WAIT", "MYWAIT", "MYCLUSTER", "__CRC32#", "U", "KEYS", "TAGS", "UNIQ_KEY",
     "INSTANCE_ID", "RETRY_TOPIC", "TTL", "REAL_TOPIC", "own", "OWN_NAME")
 """Names of properties around those that make a message more than a plain one."""
+
+
+def batch_borders():
+    """Frames at the borders of what is a plain batch."""
+    whole, one = encode_batch(ITEMS), encode_batch(ITEMS[:1])
+    at = len(one)  # the second message; its size, magic, checksum, flag and length of body have four bytes each
+
+    def edited(place, value):
+        return whole[:place] + value + whole[place + len(value):]
+
+    sizes = [int.from_bytes(whole[place : place + 4], "big") for place in (0, at, at + 16)]
+    bodies = [
+        whole, one, whole * 20, whole[:-1], whole[: at + 1], whole[: at + 19], whole[: at + 21], whole + b"\0",
+        whole + bytes(22), one[:20], *(whole[:n] for n in range(at - 3, at + 4)), bytes(22) * 3, b"\xff" * 40,
+        *(edited(0, (sizes[0] + n).to_bytes(4, "big")) for n in (-1, 1, 200, sizes[1])),
+        *(edited(at, (sizes[1] + n).to_bytes(4, "big")) for n in (-1, 1, -sizes[1])),
+        *(edited(at + 16, n.to_bytes(4, "big")) for n in (0, sizes[2] - 1, sizes[2] + 1, 1 << 31, (1 << 32) - 1)),
+        edited(4, b"\xda\xa3\x20\xa7"), edited(8, b"\1\2\3\4"), edited(at + 12, b"\xff\xff\xff\xfe"),
+        edited(len(one) - len(ITEMS[0][2]) - 2, b"\xff\xff"),
+        *(encode_batch(items) for items in (
+            [item(body=b"")], [(0, b"", b"")], [(0, b"b", b"")] * 3, [item(b"no end")], [item(b"a\x01\xff\xc3\x02")],
+            [item(b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02")], [(5, b"b", b"\x02\x01")],
+            *([item(), item(f"{name}\x01{value}\x02".encode())] for name in NAMES for value in ("1", "true")),
+            [item(body=b"x" * n) for n in (31_000, 31_800)], [item(body=b"x" * 32_000)], [item(body=b"x" * 70_000)],
+            [item(b"a\x01" + b"p" * 31_640 + b"\x02")], [item(b"a\x01" + b"p" * 31_740 + b"\x02")],
+            [item(b"a\x01" + b"p" * 32_600 + b"\x02")], [item(body=b"x" * 900)] * 30))]
+    p = PROPERTIES
+    changes = [
+        *({"batch": v} for v in ("false", None, "TRUE", "x")), {"properties": None}, {"properties": ""},
+        *({"properties": v} for v in (
+            "KEYS\x01k\x02", p[:-1], p.replace("true", "false"), p + "__SHARDINGKEY\x01s\x02", p + "\xe9\x01\x7f\x02",
+            *(p + f"{name}\x011\x02" for name in NAMES if name != "DELAY" and not name.startswith("TIMER_DEL")))),
+        *({"topic": name} for name in ("Other", "PlainLong", "Batch", "Compacted", "NoTopic")),
+        *({"queueId": str(n)} for n in (-1, 0, 3, 4)), *({"sysFlag": str(1 << n)} for n in range(13)),
+        {"flag": "77"}, {"reconsumeTimes": "3"}, {"unitMode": "true"}, {"bornTimestamp": "-1"}]
+    return [
+        *(batch(body, binary=binary, code=code, opaque=n)
+          for n, body in enumerate(bodies) for binary in (True, False) for code in (310, 320)),
+        *(batch(changes=change, binary=binary, code=code)
+          for change in changes for binary in (True, False) for code in (10, 310, 320)),
+        *(batch(binary=binary, **more) for binary in (True, False) for more in ({"flag": 2}, {"remark": "r"})),
+        *(batch([item()] * n) for n in (1_000, 1_024, 1_025))]
+
+
+def bare(name, value, *, make=send, **more):
+    """The frame of a request whose field has a value that is not a text: the bytes ``value``."""
+    text = b"the-value"
+    made = make({name: text.decode()}, binary=False, **more).replace(b'"%b"' % text, value)
+    size = int.from_bytes(made[5:8], "big") + len(value) - len(text) - 2
+    return (len(made) - 4).to_bytes(4, "big") + size.to_bytes(4, "big") + made[8:]
+
+
+VALUES = (
+    b"0", b"1", b"3", b"-1", b"-0", b"00", b"01", b"1.0", b"1e0", b"1E2", b"-", b"+1", b"null", b"true", b"false",
+    b"truee", b"tru", b"True", b"nan", b"[1]", b"{}", b'{"a":1}', b"2147483647", b"2147483648", b"999999999999999999",
+    b"9223372036854775807", b"9223372036854775808", b"99999999999999999999999", b" 1", b"1 ", b"", b"0x1")
+"""Values of JSON around those that count as texts, and some that are none."""
 
 
 def borders():
@@ -375,18 +451,25 @@ def borders():
             {"flag": 2}, {"flag": 4}, {"body": b""}, {"remark": "r"}, {"remark": ""}, {"body": b"x" * 40000},
             {"code": 320}, {"code": 11}, {"opaque": -3 if binary else 0}, {"opaque": 2**31 - 1}, {"tail": b" "},
             {"tail": b',"code":310'}, {"tail": b',"language":7'}, {"tail": b',"odd":1'}, {"body": b"x" * 32000})]
+    made += [bare(name, value, code=code) for value in VALUES for code in (10, 310) for name in (
+        "queueId", "batch", "bornTimestamp", "producerGroup", "topic", "properties", "maxReconsumeTimes")]
+    made += [send({"properties": v}, binary=binary, opaque=n) for n in range(2) for binary in (True, False) for v in (
+        "TAGS\x01t\x02", "TAGS\x01t", "__SHARDINGKEY\x01s\x02", "a\x01" + "b" * 31_000 + "\x02")]
+    made += batch_borders()
     unhealthy = send({"properties": PROPERTIES + "a\x01\udcff\udcc3\x02"})
     return [*made, unhealthy, unhealthy.replace(b"\xff\xc3", b"\xc3\xa9"), unhealthy.replace(b"\xff\xc3", b"\xed\xa0")]
 
 
 def mutated(frames, count, seed):
-    """Frames with some other bytes in their headers."""
+    """Frames with some other bytes in their headers, or near the starts of their bodies."""
     chance, made = random.Random(seed), []
     for _ in range(count):
         one = bytearray(chance.choice(frames))
+        size = int.from_bytes(one[5:8], "big") or 1
         for _ in range(chance.choice((1, 1, 2, 4))):
             # Not the code, because some requests are answered later.
-            at = min(chance.randrange(20, 20 + (int.from_bytes(one[5:8], "big") or 1)), len(one) - 1)
+            at = chance.randrange(20, 20 + size) if chance.random() < 0.6 else chance.randrange(8 + size, 208 + size)
+            at = max(min(at, len(one) - 1), 20)
             one[at] = chance.choice((chance.randrange(256), chance.choice(b'0129"\\{}:,ueimaTt\1\2 -+')))
         made.append(bytes(one))
     return made

@@ -69,7 +69,7 @@ class PlainPulls(PlainHeader):
 
     def __init__(self, subscriptions: dict) -> None:
         self._subscriptions, self.subscription, self.parts = subscriptions, None, ()
-        self._begin(L.CODE_PULL, L.CODE_LITE_PULL, -1)
+        self._begin(L.CODE_PULL, L.CODE_LITE_PULL, -1, -1)
 
     @cython.cfunc
     def _number(

@@ -10,7 +10,7 @@ import cython
 
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
-from tailrace.kernels.shared.big_endian import be32
+from tailrace.kernels.shared.batch_items import item_at
 from tailrace.kernels.shared.copying import inside
 from tailrace.kernels.shared.crc32 import crc32, use_crc32
 from tailrace.kernels.shared.kinds import kind_in
@@ -141,7 +141,6 @@ def check_batch(data: bytes):
     view: cython.const[cython.uchar][::1] = data
     limit: cython.Py_ssize_t = len(data)
     at: cython.Py_ssize_t = 0
-    end: cython.Py_ssize_t
     count: cython.Py_ssize_t = 0
     total: cython.longlong = 0
     longest: cython.longlong = 0
@@ -153,18 +152,12 @@ def check_batch(data: bytes):
     start = cython.declare(cython.p_const_uchar)
     start = data
     while at < limit:
-        if limit - at < L.ITEM_SIZE:
-            return -1, 0, 0, 0, 0
-        size, body = be32(view, at), be32(view, at + L.ITEM_AT_BODY_LENGTH)
-        if limit - at - L.ITEM_SIZE - 2 < max(body, 0):
-            return -1, 0, 0, 0, 0
-        props = view[at + L.ITEM_SIZE + max(body, 0)] * 256 + view[at + L.ITEM_SIZE + max(body, 0) + 1]
-        if body < 0 or props > L.MAX_PROPERTIES or L.ITEM_SIZE + body + 2 + props != size or size > limit - at:
+        size, body, props = item_at(view, at, limit)
+        if size < 0:
             return -1, 0, 0, 0, 0
         longest, most = max(longest, body), max(most, props)
         total += body + props
-        end = at + cython.cast(cython.Py_ssize_t, size)
-        kind |= kind_in(start, end - cython.cast(cython.Py_ssize_t, props), end)[0]
-        at = end
+        at += cython.cast(cython.Py_ssize_t, size)
+        kind |= kind_in(start, at - cython.cast(cython.Py_ssize_t, props), at)[0]
         count += 1
     return count, longest, most, total, kind

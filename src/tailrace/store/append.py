@@ -18,8 +18,9 @@ import cython
 from tailrace.errors import DiskFullError, FatalStorageError, RawAppendError, StoreNotWritableError
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
-from tailrace.kernels.shared.big_endian import be16, be32
-from tailrace.kernels.shared.copying import clear_bytes, pointer_to
+from tailrace.kernels.shared.batch_items import put_item
+from tailrace.kernels.shared.big_endian import be32
+from tailrace.kernels.shared.copying import clear_bytes
 from tailrace.kernels.shared.crc32 import crc32, crc_at, use_crc32
 from tailrace.kernels.shared.file_end import advance, numbers_of, wrote
 from tailrace.kernels.shared.kinds import kind_in
@@ -135,6 +136,11 @@ class RecordWriter:
         Adds their number to ``done``. Sets ``_full`` if the next record does not fit.
         """
         raise NotImplementedError
+
+    @cython.cfunc
+    def _puts(self) -> cython.longlong:
+        """Return how many puts the ``done`` records of an `Appender.append_some` are."""
+        return self.done
 
     @cython.cfunc
     def _publish(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
@@ -276,24 +282,16 @@ class BatchWriter(RecordWriter):
         data: cython.const[cython.uchar][::1] = self._items  # type: ignore[valid-type]
         b: cython.Py_ssize_t = 0
         p: cython.Py_ssize_t = at
-        q: cython.Py_ssize_t
         size: cython.Py_ssize_t
-        body: cython.Py_ssize_t
-        props: cython.Py_ssize_t
         positions: list[int] = self._positions
         while b < len(data):
-            body = be32(data, b + L.ITEM_AT_BODY_LENGTH)
-            q = b + L.ITEM_SIZE
-            props = be16(data, q + body)
-            size = put_record(
-                out, p, limit, self._common, be32(data, b + L.ITEM_AT_FLAG), self.queue_offset + len(positions),
-                phy_offset + (p - at), pointer_to(data, q), body, crc_at(pointer_to(data, q), body) & CRC_31_BITS,
-                pointer_to(data, q + body + 2), props)
+            size = put_item(
+                out, p, limit, self._common, data, b, self.queue_offset + len(positions), phy_offset + (p - at))
             if size < 0:
                 raise ValueError(f"the records of a batch of {len(data)} bytes do not fit {limit - at} bytes")
             positions.append(phy_offset + (p - at))
             p += size
-            b = q + body + 2 + props
+            b += be32(data, b)
         self.done = self.count
         return p - at
 
@@ -306,19 +304,21 @@ class MadeRecords(RecordWriter):
     ``buffer[at:limit]`` with room for a blank record after them, and returns (records, bytes). ``done`` records
     were written before. ``buffer[at]`` is at ``phy_offset`` of the log. ``offsets`` is an array with the next
     queue offset of each of ``keys`` (topic, queue id); ``write`` must advance it. ``bound`` is the greatest
-    number of bytes that all records take.
+    number of bytes that all records take. If some records are one put, as those of a batch, ``puts(done)`` returns
+    how many puts the first ``done`` records are.
     """
 
     _keys: Sequence[QueueKey]
     _make: MakeRecords
     _offsets: Any
+    _counts: Callable[[int], int] | None
 
     def __init__(
         self, keys: Sequence[QueueKey], count: cython.Py_ssize_t, bound: cython.longlong, offsets: Any,
-        write: MakeRecords,
+        write: MakeRecords, puts: Callable[[int], int] | None = None,
     ) -> None:
         self._prepare(None, b"", count)
-        self._keys, self._offsets, self._make, self._bound = keys, offsets, write, bound
+        self._keys, self._offsets, self._make, self._bound, self._counts = keys, offsets, write, bound, puts
 
     @cython.cfunc
     def _begin(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
@@ -335,6 +335,10 @@ class MadeRecords(RecordWriter):
         self.done += written
         self._full = self.done < self.count
         return size
+
+    @cython.cfunc
+    def _puts(self) -> cython.longlong:
+        return self.done if self._counts is None else max(self._counts(self.done), 1)
 
     @cython.cfunc
     def _publish(self, queue_offsets: dict[QueueKey, int]) -> cython.void:
@@ -578,7 +582,7 @@ class Appender:
         return writer._result(_PUT_OK, "")
 
     def append_some(self, writer: RecordWriter) -> PutMessageResult:
-        """Append the first records of a writer, as many as fit the last file. Each of them counts as a put of its own.
+        """Append the first records of a writer, as many as fit the last file, which are puts of their own.
 
         The result says how many they are. No refusal is counted: the caller puts the next record by itself, and that
         put starts the next file or is refused.
@@ -667,7 +671,7 @@ class Appender:
         finally:
             if writer.done:
                 self.counts._done(
-                    writer.done if writer._separate else 1, writer.done, writer.until - writer.phy_offset,
+                    writer._puts() if writer._separate else 1, writer.done, writer.until - writer.phy_offset,
                     self._time_ns() - began)
             self._lock._leave()
 

@@ -355,16 +355,17 @@ class CommitLog:
         return self.rules.bound(len(topic), hosts, count, total)
 
     def records_writer(
-        self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
+        self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords,
+        puts: Callable[[int], int] | None = None,
     ) -> RecordWriter:
         """Return the writer of ``count`` records of the queues ``keys``, which ``write`` makes.
 
-        ``bound`` is the greatest number of bytes that they may take; each record must fit a segment. The
-        caller has checked the content. Raises MessageIllegalError for an invalid topic.
+        ``bound`` is the greatest number of bytes that they may take; each record must fit a segment. ``puts`` is as
+        for `MadeRecords`. The caller has checked the content. Raises MessageIllegalError for an invalid topic.
         """
         for topic, _ in keys:
             self.rules.topic_bytes(topic)
-        return MadeRecords(keys, count, bound, np.zeros(len(keys), np.int64), write)
+        return MadeRecords(keys, count, bound, np.zeros(len(keys), np.int64), write, puts)
 
     def prepare_ahead(self) -> None:
         """Make the next file, reserve blocks and bring pages into memory, before a writer needs them."""

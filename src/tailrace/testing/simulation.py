@@ -59,7 +59,7 @@ class Simulation:
         """``open_store`` may plant a fault that the run has to find."""
         self.seed = seed
         self.trace: list[str] = []
-        self.counts: dict[str, int] = {"sends in the lane": 0}
+        self.counts: dict[str, int] = {"sends in the lane": 0, "batches in the lane": 0}
         self._steps = steps
         self._open_store = open_store
         self._entropy = SeededEntropy(seed)
@@ -336,7 +336,11 @@ class Simulation:
     def _put_batch(self) -> None:
         batch = self._run_of(1 + self._entropy.randrange(6))
         encoded = encode_batch([(0, sent.body, self._properties(sent)) for sent in batch])
-        self._was_put(batch, self._store.inner.put_batch(self._inner(batch[0], b""), encoded))
+        lane, result = SimSends(self._store, {batch[0].topic: 2}), None
+        if batch[0].number % 2:
+            result = lane.put_batch(self._inner(batch[0], encoded))
+            self.counts["batches in the lane"] += lane.in_lane
+        self._was_put(batch, result or self._store.inner.put_batch(self._inner(batch[0], b""), encoded))
 
     def _put_many(self) -> None:
         if self._sync:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from functools import partial
 from typing import Final, final
 
@@ -58,11 +59,12 @@ class SendMessageProcessor:
         self._tail = b"".join(
             _field(name, value.encode()) for name, value in self._common_ext.items()
         )
-        self._msg_id_prefix = b""
+        self.msg_id_prefix = b""
+        """The encoded address of the store, in hexadecimal, with which message ids begin."""
 
     def set_store_host(self, store_host: bytes) -> None:
         """Set the encoded address with which message ids begin."""
-        self._msg_id_prefix = store_host.hex().upper().encode()
+        self.msg_id_prefix = store_host.hex().upper().encode()
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -100,7 +102,7 @@ class SendMessageProcessor:
         if sent.is_inner_batch:
             answer = self._inner_answer(request, result, unique_key)
         elif batch:
-            answer = self._batch_answer(request, result)
+            answer = self.batch_answer(request.serialize_type, request.opaque, result)
         elif request.serialize_type in (SerializeType.ROCKETMQ, SerializeType.JSON):
             answer = self.answer(request.serialize_type, request.opaque, result, unique_key)
         else:
@@ -124,15 +126,29 @@ class SendMessageProcessor:
         if serialize_type == SerializeType.ROCKETMQ:
             key = unique_key.encode()
             return self._binary_frame(
-                opaque, b"%b%016X" % (self._msg_id_prefix, result.phy_offset), result,
+                opaque, b"%b%016X" % (self.msg_id_prefix, result.phy_offset), result,
                 b"\0\x0dtransactionId%b%b" % (INT32.pack(len(key)), key), result.recall_handle)
+        more = {"recallHandle": result.recall_handle} if result.recall_handle else {}
+        return self._json_frame(
+            opaque, b"%b%016X" % (self.msg_id_prefix, result.phy_offset), result, {"transactionId": unique_key}, more)
+
+    def batch_answer(self, serialize_type: int, opaque: int, result: PutMessageResult) -> bytes:
+        """Return the encoded answer to a batch that is stored."""
+        msg_ids = header_kernel.message_ids(self.msg_id_prefix, result.phy_offsets)
+        if serialize_type == SerializeType.ROCKETMQ:
+            return self._binary_frame(opaque, msg_ids, result, b"")
+        return self._json_frame(opaque, msg_ids, result, {}, {})
+
+    def _json_frame(
+        self, opaque: int, msg_id: bytes, result: PutMessageResult, before: Mapping[str, str], after: Mapping[str, str],
+    ) -> bytes:
+        """Return an answer; ``before`` and ``after`` are fields around those that each answer has."""
         header = orjson.dumps({
             "code": 0, "flag": RESPONSE_FLAG, "language": "JAVA", "opaque": opaque,
             "serializeTypeCurrentRPC": "JSON", "version": MQ_VERSION,
             "extFields": {
-                "msgId": f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}",
-                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset), "transactionId": unique_key,
-                **self._common_ext, **({"recallHandle": result.recall_handle} if result.recall_handle else {}),
+                "msgId": msg_id.decode(), "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
+                **before, **self._common_ext, **after,
             }})
         return PREFIX.pack(4 + len(header), len(header)) + header
 
@@ -160,7 +176,7 @@ class SendMessageProcessor:
         self, result: PutMessageResult, unique_key: str, batch_key: str | None = None
     ) -> SendMessageResponseHeader:
         return SendMessageResponseHeader(
-            f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}", result.queue_id, result.queue_offset, unique_key,
+            f"{self.msg_id_prefix.decode()}{result.phy_offset:016X}", result.queue_id, result.queue_offset, unique_key,
             batch_key, result.recall_handle or None)
 
     def _inner_answer(
@@ -168,14 +184,6 @@ class SendMessageProcessor:
     ) -> bytes | RemotingCommand:
         return request.answer(ext={
             **self._answer_header(result, unique_key, unique_key).to_ext(), **self._common_ext})
-
-    def _batch_answer(self, request: RemotingCommand, result: PutMessageResult) -> bytes | RemotingCommand:
-        msg_ids = header_kernel.message_ids(self._msg_id_prefix, result.phy_offsets)
-        if request.serialize_type == SerializeType.ROCKETMQ:
-            return self._binary_frame(request.opaque, msg_ids, result, b"")
-        return request.answer(ext={
-            "msgId": msg_ids.decode(), "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
-            **self._common_ext})
 
 
 _BINARY_START: Final = struct.Struct(PREFIX.format + BINARY_HEAD.struct.format[1:] + "i")

@@ -1,9 +1,9 @@
 """The send lane: plain sends that arrive together on a connection, served in a few calls of compiled code.
 
-`tailrace.kernels.send_lane` says which sends are plain, and `ProvenTopics` for which topics. Up to `SENDS_MAX` of them
-are put under the lock of the log at a time. The lane refuses nothing and creates nothing: it stops before the first
-frame that it cannot serve with the ordinary result, and `SendMessageProcessor` serves that one. Everything that a send
-counts is counted here as well.
+`tailrace.kernels.send_lane` says which sends and batches are plain, and `ProvenTopics` for which topics. Up to 64 of
+them, with up to 1,024 messages in batches, are put under the lock of the log at a time. The lane refuses nothing and
+creates nothing: it stops before the first frame that it cannot serve with the ordinary result, and
+`SendMessageProcessor` serves that one. Everything that a send counts is counted here as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tailrace.broker.statistics.traffic import FIFO, NORMAL
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
 from tailrace.formats.remoting import INT32, RequestCode, SerializeType
 from tailrace.kernels.send_lane import PlainSends
-from tailrace.kernels.shared.constants import SENDS_MAX
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.durable_answers import DurableAnswers, JoinedReply
@@ -30,7 +29,9 @@ __all__ = ["SendLane"]
 _OPAQUE: Final = 0x41424344
 _RESULT: Final = PutMessageResult(
     PutMessageStatus.PUT_OK, phy_offset=0x0123456789ABCDEF, until=0x0123456789ABCDFF, queue_id=192_837_465,
-    queue_offset=5_647_382_910_192_837, msg_num=1)
+    queue_offset=5_647_382_910_192_837, msg_num=1, phy_offsets=[0x0123456789ABCDEF])
+_POSITION: Final = b"%016X" % _RESULT.phy_offset
+_QUEUE: Final = [b"%d" % _RESULT.queue_id, b"%d" % _RESULT.queue_offset]
 _KEY: Final = "THE-UNIQUE-KEY-OF-A-SAMPLE"
 
 
@@ -57,12 +58,15 @@ class SendLane:
         """Serve the plain sends of a server. The address of the store is known by now."""
         if self._sends is None:
             log, processor = self._store.inner.commit_log, self._processor
+            kinds = SerializeType.JSON, SerializeType.ROCKETMQ
             self._sends = PlainSends(
-                processor.messages.own_properties, self._store.inner.store_host, log.tail.plain_size,
-                SENT_PROPERTIES_MAX, log.rules.appends_crc, self._proven.table, *(
-                    parts_of_answer(processor, kind) for kind in (SerializeType.JSON, SerializeType.ROCKETMQ)))
+                processor.messages.own_properties, processor.messages.key_property, self._store.inner.store_host,
+                log.tail.plain_size, SENT_PROPERTIES_MAX, self._store.config.max_message_size, log.rules.appends_crc,
+                self._proven.table, tuple(parts_of_answer(processor, kind) for kind in kinds),
+                tuple(parts_of_batch_answer(processor, kind) for kind in kinds), processor.msg_id_prefix)
         if kernels.compiled():
-            server.lanes |= {RequestCode.SEND_MESSAGE: self, RequestCode.SEND_MESSAGE_V2: self}
+            server.lanes |= {
+                RequestCode.SEND_MESSAGE: self, RequestCode.SEND_MESSAGE_V2: self, RequestCode.SEND_BATCH_MESSAGE: self}
 
     def take(self, channel: Channel, data: bytes, pos: int, room: int) -> tuple[int, bytes]:
         """Serve plain sends of ``data`` from ``pos``; return the position after them, and their answers.
@@ -76,8 +80,10 @@ class SendLane:
             return pos, b""
         sends = self._sends
         assert sends is not None, "registered"
-        most = min(SENDS_MAX, 1 + room // sends.answer_size, self._durable.room)
-        if not sends.read(data, pos, channel.born_host, most, self._proven.version):
+        if not sends.read(
+            data, pos, channel.born_host, self._durable.room, room, self._proven.version,
+            self._processor.messages.sequence,
+        ):
             return pos, b""
         try:
             return self._serve(channel, sends, pos)
@@ -88,13 +94,18 @@ class SendLane:
         begun_ns = self._clock.monotonic_ns()
         topic = sends.topic.text
         result = self._store.inner.append_some(
-            [(topic, queue_id) for queue_id in sends.queues], sends.count, sends.bound, sends.write)
-        done = result.msg_num
+            [(topic, queue_id) for queue_id in sends.queues], sends.messages, sends.bound, sends.write, sends.puts)
+        done = sends.puts(result.msg_num)
         if not done:
             return pos, b""
         traffic = self._traffic
         traffic.sends["lane"] += done
-        traffic.take_in_each(topic, FIFO if sends.ordered else NORMAL, sends.sizes(done))
+        if sends.batches:
+            for count, size in zip(sends.lengths(done), sends.sizes(done), strict=True):
+                traffic.take_in(topic, NORMAL, count, size)
+        else:
+            self._processor.messages.sequence = sends.last_key(done)
+            traffic.take_in_each(topic, FIFO if sends.ordered else NORMAL, sends.sizes(done))
         answers = sends.answers(done)
         took = partial(self._took, topic, sends.queues, sends.counts(done), begun_ns)
         if self._wait_durable and answers:
@@ -118,13 +129,24 @@ def parts_of_answer(processor: SendMessageProcessor, kind: SerializeType) -> tup
     The fields are request number, position, queue id, queue offset and unique key. In a binary header the last three
     have their length before them.
     """
-    fields = [b"%016X" % _RESULT.phy_offset]
-    texts = [b"%d" % _RESULT.queue_id, b"%d" % _RESULT.queue_offset, _KEY.encode()]
+    return _parts(kind, processor.answer(kind, _OPAQUE, _RESULT, _KEY), [_POSITION], [*_QUEUE, _KEY.encode()])
+
+
+def parts_of_batch_answer(processor: SendMessageProcessor, kind: SerializeType) -> tuple[bytes, ...]:
+    """Return the parts around the fields of a successful answer to a batch, as `parts_of_answer` does.
+
+    The fields are request number, message ids, queue id and queue offset, all but the first with their length.
+    """
+    answer = processor.batch_answer(kind, _OPAQUE, _RESULT)
+    return _parts(kind, answer, [], [processor.msg_id_prefix + _POSITION, *_QUEUE])
+
+
+def _parts(kind: SerializeType, rest: bytes, fields: list[bytes], texts: list[bytes]) -> tuple[bytes, ...]:
+    """Cut an answer at its request number, at ``fields``, and at ``texts``, which have their length in a binary one."""
     if kind == SerializeType.JSON:
         fields = [b"%d" % _OPAQUE, *fields, *texts]
     else:
         fields = [INT32.pack(_OPAQUE), *fields, *(INT32.pack(len(text)) + text for text in texts)]
-    rest = processor.answer(kind, _OPAQUE, _RESULT, _KEY)
     parts = []
     for field in fields:
         part, found, rest = rest.partition(field)

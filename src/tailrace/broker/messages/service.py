@@ -127,8 +127,10 @@ class MessageService:
             f"{N.CLUSTER}\x01{config.broker_cluster_name}\x02"
         ).encode()
         """Properties that each stored message gets."""
-        self._sequence = 0
-        self._id_prefix = f"{broker.entropy.u64():016X}"
+        self.sequence = 0
+        """The number of the last unique key that was made, or queue that was chosen."""
+        self.key_property = f"{N.UNIQ_KEY}\x01{broker.entropy.u64():016X}".encode()
+        """The start of the property with a unique key that is made; the sequence in 16 hexadecimal digits follows."""
 
     def send(
         self, header: SendMessageRequestHeader, body: bytes, caller: Caller, *, batch: bool = False
@@ -294,8 +296,8 @@ class MessageService:
         A queue that is only readable is returned as it is. Raises RefusalError for other numbers.
         """
         if queue_id < 0 and config.write_queue_nums > 0:
-            self._sequence += 1
-            return self._sequence % config.write_queue_nums
+            self.sequence += 1
+            return self.sequence % config.write_queue_nums
         if queue_id >= max(config.write_queue_nums, config.read_queue_nums) or queue_id < 0:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
@@ -321,9 +323,10 @@ class MessageService:
             stored += b"\x02"
         if key:
             return stored + self.own_properties, kind, key.decode()
-        self._sequence += 1
-        unique_key = f"{self._id_prefix}{self._sequence:016X}"
-        return b"%b%b%b\x02%b" % (stored, _UNIQ_KEY, unique_key.encode(), self.own_properties), kind, unique_key
+        self.sequence += 1
+        made = b"%b%016X" % (self.key_property, self.sequence)
+        return (
+            b"%b%b\x02%b" % (stored, made, self.own_properties), kind, made[len(_UNIQ_KEY):].decode())
 
     @staticmethod
     def _without_own(stored: bytes) -> bytes:

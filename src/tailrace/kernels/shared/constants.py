@@ -138,7 +138,8 @@ N_RECONSUME_TIMES = 10
 N_PREPARED = 11
 N_COLUMNS = 12
 
-# Columns of the rows of ``send_lane``, one plain send each, and the number of rows.
+# Columns of the rows of ``send_lane``, one plain send or batch each, the number of rows, and the most messages of the
+# batches of one call.
 S_END = 0  # index after its frame
 S_OPAQUE = 1
 S_BINARY = 2  # 1: its header is binary, and so is its answer
@@ -153,13 +154,17 @@ S_BODY_SIZE = 10
 S_UNESCAPED = 11  # 1: its properties are in the buffer of unescaped texts, 0: in the frame
 S_PROPERTIES = 12
 S_PROPERTIES_SIZE = 13
-S_KEY = 14  # of its unique key, in the same buffer
-S_KEY_SIZE = 15
+S_KEY = 14  # of its unique key, in the same buffer; -1: the key is made
+S_KEY_SIZE = 15  # or the number of the key that is made
 S_PHY_OFFSET = 16  # this and the next ones are filled by the put
 S_QUEUE_OFFSET = 17
-S_SIZE = 18
-S_COLUMNS = 19
+S_SIZE = 18  # of its records
+S_MESSAGES = 19
+S_BOUND = 20  # greatest number of bytes that its records take
+S_POSITIONS = 21  # index of the first position of a batch among all positions
+S_COLUMNS = 22
 SENDS_MAX = 64
+BATCHES_MAX = 1024
 
 # What is done with a message besides keeping it, from its properties; 0 for a plain message. Which name has which
 # flag is in ``formats.names.MARKS``.

@@ -49,7 +49,7 @@ def send_field(b: cython.p_const_uchar, p: cython.Py_ssize_t, n: cython.Py_ssize
 @cython.nogil
 @cython.exceptval(check=False)
 def send_field_v2(b: cython.p_const_uchar, p: cython.Py_ssize_t, n: cython.Py_ssize_t) -> cython.int:
-    """Return the number SEND_* of a field of request 310, else -1. The name is ``b[p:p + n]``."""
+    """Return the number SEND_* of a field of requests 310 and 320, else -1. The name is ``b[p:p + n]``."""
     if n == 1 and is_name(b, p, b"a", 1):
         return L.SEND_PRODUCER_GROUP
     if n == 1 and is_name(b, p, b"b", 1):

@@ -33,6 +33,26 @@ def number_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cytho
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def bare_end(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the index after the whole number, true or false of JSON that starts at ``p``, or ``p`` without one.
+
+    Such a value counts as the same text in quotation marks. So a number has up to 18 digits, and there is no -0. What
+    comes after it may make it another value, such as 1.5.
+    """
+    first: cython.Py_ssize_t = p + 1 if p < e and b[p] == 45 else p  # after a minus
+    q: cython.Py_ssize_t = first
+    if e - p > 4 and b[p] == 116 and b[p + 1] == 114 and b[p + 2] == 117 and b[p + 3] == 101:
+        return p + 4
+    if e - p > 5 and b[p] == 102 and b[p + 1] == 97 and b[p + 2] == 108 and b[p + 3] == 115 and b[p + 4] == 101:
+        return p + 5
+    while q < e and 48 <= b[q] <= 57:
+        q += 1
+    return q if number_at(b, first, q - first) >= first - p else p
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _escaped(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t) -> cython.int:
     r"""Return the character of ASCII for which the escape at ``p`` stands, -1 for others. One of \u has six bytes."""
     high: cython.int
@@ -62,7 +82,7 @@ class PlainHeader:
     """The header that was read last: ``_at[n]`` and ``_size[n]`` are the place of field ``n`` of `_number`.
 
     ``_seen`` has a bit for each field that is there. ``_body`` and ``_end`` are the indexes of the body and after the
-    frame. Requests with one of the two ``_codes`` are read. Of their fields only ``_free``, -1 for none, may have
+    frame. Requests with one of the three ``_codes`` are read. Of their fields only ``_free``, -1 for none, may have
     escapes and other bytes than those of ASCII. In a JSON header its place is in ``_unescaped`` if ``_is_unescaped`` is
     set; the first ``_used`` bytes of that buffer belong to frames before.
     """
@@ -76,19 +96,26 @@ class PlainHeader:
     _body: cython.Py_ssize_t
     _end: cython.Py_ssize_t
     _is_binary: cython.bint
-    _codes = cython.declare(cython.longlong[2])
+    _codes = cython.declare(cython.longlong[3])
     _free: cython.int
     _unescaped: cython.uchar[::1]
     _used: cython.Py_ssize_t
     _is_unescaped: cython.bint
 
     @cython.cfunc
-    def _begin(self, code: cython.longlong, other_code: cython.longlong, free: cython.int):
+    def _begin(
+        self, code: cython.longlong, second: cython.longlong, third: cython.longlong, free: cython.int,
+    ):
         """Set what is read: requests with these codes, and of which field ``_unescaped`` has the text."""
         if not cython.compiled:
-            self._codes, self._at, self._size = [0, 0], [0] * 16, [0] * 16
-        self._codes[0], self._codes[1], self._free, self._used = code, other_code, free, 0
+            self._codes, self._at, self._size = [0, 0, 0], [0] * 16, [0] * 16
+        self._codes[0], self._codes[1], self._codes[2], self._free, self._used = code, second, third, free, 0
         self._unescaped = bytearray(UNESCAPED_SIZE if free >= 0 else 1)
+
+    @cython.cfunc
+    def _is_read(self) -> cython.bint:
+        """Return True if requests with ``_code`` are read."""
+        return self._code == self._codes[0] or self._code == self._codes[1] or self._code == self._codes[2]
 
     @cython.cfunc
     def _number(
@@ -142,7 +169,7 @@ class PlainHeader:
         self._opaque, self._flag = be32(b, p + L.BINARY_AT_OPAQUE), be32(b, p + L.BINARY_AT_FLAG)
         if (
             be32(b, p + L.BINARY_AT_REMARK_LENGTH) or be32(b, p + L.BINARY_HEAD_SIZE) != e - p - L.BINARY_HEAD_SIZE - 4
-            or (self._code != self._codes[0] and self._code != self._codes[1])
+            or not self._is_read()
         ):
             return False
         p += L.BINARY_HEAD_SIZE + 4
@@ -207,7 +234,7 @@ class PlainHeader:
                     return False
                 if member == L.MEMBER_CODE:
                     self._code = value
-                    if value != self._codes[0] and value != self._codes[1]:
+                    if not self._is_read():
                         return False
                 elif member == L.MEMBER_FLAG:
                     self._flag = value
@@ -226,6 +253,7 @@ class PlainHeader:
         name: cython.Py_ssize_t
         value: cython.Py_ssize_t
         field: cython.int
+        is_text: cython.bint
         if b[p] != 123:
             return 0
         while True:  # p is at the brace or comma before a name
@@ -233,20 +261,28 @@ class PlainHeader:
             if p + 1 >= e or b[p + 1] != 34:
                 return 0
             p = ascii_end(b, name, e)
-            if e - p < 4 or b[p] != 34 or b[p + 1] != 58 or b[p + 2] != 34:
+            if e - p < 4 or b[p] != 34 or b[p + 1] != 58:
                 return 0
-            value = p + 3
+            is_text = b[p + 2] == 34
+            value = p + 3 if is_text else p + 2
             field = self._add_field(b, name, p - name, value, 1)
             if field < 0:
                 return 0
-            p = ascii_end(b, value, e)
-            if field == self._free:
+            p = ascii_end(b, value, e) if is_text else bare_end(b, value, e)
+            if field != self._free:
+                self._size[field] = p - value
+            elif is_text:
                 p = self._unescape(b, value, p, e)
             else:
-                self._size[field] = p - value
-            if p >= e - 1 or p == value or b[p] != 34:
                 return 0
-            p += 1
+            if p == value:
+                return 0
+            if is_text:
+                if p >= e - 1 or b[p] != 34:
+                    return 0
+                p += 1
+            elif p >= e:
+                return 0
             if b[p] != 44:
                 return p + 1 if b[p] == 125 else 0
 

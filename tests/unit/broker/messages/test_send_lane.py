@@ -12,6 +12,7 @@ from lane_world import (
     FIELDS,
     NAMES,
     PROPERTIES,
+    batch,
     borders,
     counts_of,
     differences,
@@ -26,6 +27,7 @@ from lane_world import (
 from tailrace import kernels
 from tailrace.config import FlushDiskType
 from tailrace.errors import DiskFullError
+from tailrace.formats.commitlog import encode_batch
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.model import PutMessageStatus
 from tailrace.node.topic_config import PERM_READ, TopicConfig
@@ -63,6 +65,9 @@ HEADERS = {
               r'"serializeTypeCurrentRPC":"JSON","version":479}' % (EXT % (r"TAGS\u0001t\u0002" + KEY)),
     "Go": r'{"code":310,"language":"GO","version":317,"opaque":3,"flag":0,"remark":"","extFields":{%s,"j":"0",'
           r'"k":"false","l":"0","m":"false"}}' % (EXT % (KEY + r"WAIT\u0001true\u0002")),
+    "Node": r'{"code":310,"language":"JAVA","opaque":4,"flag":0,"version":121,"extFields":{"a":"g","b":"Plain",'
+            r'"c":"TBW102","d":4,"e":0,"f":0,"g":1795798722118,"h":0,"i":"TAGS\u0001node\u0002KEYS\u0001k\u0002","j":0,'
+            r'"k":false}}',
     "other letters": r'{"code":310,"extFields":{%s,"j":"0"},"flag":0,"language":"JAVA","opaque":5,"version":513}' % (
         EXT % ("KEYS\\u0001caf\xe9 \u4e16\\u0002" + KEY + r'__SHARDINGKEY\u0001a\"b\\c\/\n\u0002')),
 }
@@ -80,8 +85,9 @@ def test_interpreted_kernels_have_no_lane():
     module = interpreted("send_lane")
     proven, version = {}, object()
     proven[b"Plain"] = module.PlainTopic("Plain", 4, version)
-    lane = module.PlainSends(b"", bytes(8), 1000, 1000, False, proven, (b"",) * 6, (b"",) * 6)
-    assert lane.read(many, 0, bytes(8), 64, version) == 0
+    lane = module.PlainSends(b"", b"UNIQ_KEY\x01", bytes(8), 1000, 1000, 1000, False, proven, ((b"",) * 6,) * 2,
+                             ((b"",) * 5,) * 2, b"")
+    assert lane.read(many, 0, bytes(8), 64, 1 << 20, version, 0) == 0
 
 
 @pytest.mark.parametrize("store_config", [
@@ -111,8 +117,11 @@ fields = st.fixed_dictionaries({}, optional={
     **{name: values for name in FIELDS if name != "topic"}, "topic": st.sampled_from(["Plain", "Other", "Batch"]),
     "properties": st.builds(lambda before, after: before + PROPERTIES + after, properties, properties) | properties,
     "queueId": st.integers(-1, 5).map(str), "flag": st.integers(0, 1 << 31).map(str)})
-sends = st.builds(send, fields, binary=st.booleans(), code=st.sampled_from([10, 310]), flag=st.sampled_from([0, 0, 2]),
-                  opaque=st.integers(0, (1 << 31) - 1), body=st.binary(max_size=40))
+how = {"binary": st.booleans(), "flag": st.sampled_from([0, 0, 2]), "opaque": st.integers(0, (1 << 31) - 1)}
+items = st.lists(st.tuples(st.integers(-5, 5), st.binary(max_size=40), properties.map(str.encode)), max_size=5)
+bodies = items.map(encode_batch) | st.tuples(items.map(encode_batch), st.binary(max_size=30)).map(b"".join)
+sends = st.builds(send, fields, code=st.sampled_from([10, 310]), body=st.binary(max_size=40), **how) | st.builds(
+    batch, bodies, fields, code=st.sampled_from([310, 320]), **how)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
