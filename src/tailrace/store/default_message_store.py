@@ -262,12 +262,12 @@ class DefaultMessageStore:
     def lower_flushed(self, until: int) -> None:
         """Sync the log, and say durably that it is synced up to ``until`` and no further, before it is cut there.
 
-        A hint that says more would come back with a power loss, and bytes that were never synced would count as damage
+        After a power loss a hint that says more would be there again, and bytes that were never synced would count as damage
         of synced ones. Raises OSError or FatalStorageError.
         """
-        for file in self.commit_log.queue.files:
-            file.doubt()
-            file.flush()
+        for segment in self.commit_log.queue.files:
+            segment.doubt()
+            segment.flush()
         own = f"{self.root}/{filenames.OWN}"
         self.file_system.makedirs(own)
         with closing(open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")) as file:
