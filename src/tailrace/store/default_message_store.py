@@ -262,8 +262,8 @@ class DefaultMessageStore:
     def lower_flushed(self, until: int) -> None:
         """Sync the log, and say durably that it is synced up to ``until`` and no further, before it is cut there.
 
-        After a power loss a hint that says more would be there again, and bytes that were never synced would count as damage
-        of synced ones. Raises OSError or FatalStorageError.
+        After a power loss a hint that says more would be there again, and bytes that were never synced would count as
+        damage of synced ones. Raises OSError or FatalStorageError.
         """
         for segment in self.commit_log.queue.files:
             segment.doubt()
