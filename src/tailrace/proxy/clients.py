@@ -100,18 +100,19 @@ class ServiceCall:
     """A call of a service of the broker by a client. It has a connection only if the service needs one."""
 
     __slots__ = (
-        "_alone", "_caller", "_clients", "_code", "_header", "_made", "_request", "_result", "born_host", "late_result")
+        "_alone", "_body", "_caller", "_clients", "_code", "_header", "_made", "_request", "_result", "born_host",
+        "late_result")
     version: ClassVar = MQ_VERSION
 
     def __init__(
-        self, clients: Clients, caller: Caller, code: RequestCode, header: CustomHeader | None = None, *,
+        self, clients: Clients, caller: Caller, code: RequestCode, header: CustomHeader, body: bytes = b"", *,
         alone: bool = False,
     ) -> None:
-        """``header`` counts as the memory of a call that waits. With ``alone`` a wait ends with `close`."""
+        """Header and body count as memory while the call waits. With ``alone`` a wait ends with `close`."""
         self.born_host = born_host_of(caller.peer)
         self._clients = clients
         self._caller = caller
-        self._code, self._header, self._alone = code, header, alone
+        self._code, self._header, self._body, self._alone = code, header, body, alone
         self._made: InProcessConnection | None = None
         self._request: RemotingCommand | None = None
         self._result: asyncio.Future[Any] | None = None
@@ -132,7 +133,8 @@ class ServiceCall:
     def request(self) -> RemotingCommand:
         """The code and the user of the call."""
         if self._request is None:
-            self._request = HeaderCommand(self._code, self._header, b"", opaque=0, language=self._caller.language)
+            self._request = HeaderCommand(
+                self._code, self._header, self._body, opaque=0, language=self._caller.language)
             if self._caller.user:
                 self._request.sender = self._caller.user
         return self._request

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final, NamedTuple, final
 
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.service import MessageService, Sent
-from tailrace.errors import RefusalError
+from tailrace.errors import RefusalError, RemotingConnectError
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag, java_string_hash
 from tailrace.formats.lite import consistent_hash
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     RecallMessageRequestHeader,
     RecallMessageResponseHeader,
     SendMessageRequestHeaderV2,
-    SendMessageResponseHeader,
 )
 from tailrace.kernels.properties import encode_properties
-from tailrace.model import PutMessageStatus, decode_message_id
+from tailrace.model import PutMessageStatus
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients, ServiceCall
@@ -45,7 +45,6 @@ from tailrace.proxy.validation import (
     has_control_character,
 )
 from tailrace.remoting.server import failure_of
-from tailrace.requests.config_changes import MissingConfigError
 from tailrace.requests.durable_answers import not_durable
 
 __all__ = ["SendMessageActivity"]
@@ -60,7 +59,6 @@ _NOT_DURABLE: Final = {
     ResponseCode.SLAVE_NOT_AVAILABLE: (Code.HA_NOT_AVAILABLE, "SLAVE_NOT_AVAILABLE"),
 }
 LONG_MIN, LONG_MAX = -(1 << 63), (1 << 63) - 1
-_STORED: Final = {ResponseCode.SUCCESS, *_NOT_DURABLE}
 ANY_QUEUE: Final = -1
 """The broker takes its queues in turn."""
 DEFAULT_QUEUES: Final = 4
@@ -72,8 +70,8 @@ class _Stored(NamedTuple):
     """The result of the sync that the answer waits for."""
 
 
-_Put = _Stored | GrpcError | asyncio.Future[RemotingCommand]
-"""A message that is stored or refused; or the answer that it gets after its topic or group was created."""
+_Put = _Stored | GrpcError | ServiceCall
+"""A message that is stored or refused; or the call whose result comes after its topic or group was created."""
 
 
 @final
@@ -216,8 +214,8 @@ class SendMessageActivity:
                 continue
             put = self._put(caller, topic, queues[key], message, properties)
             puts.append(put)
-            if key and (refusal := _refusal_of(put)) is not None:
-                refused[key] = refusal
+            if key and isinstance(put, GrpcError):
+                refused[key] = put
         entries = []
         for message, put in zip(messages, puts, strict=True):
             try:
@@ -238,52 +236,56 @@ class SendMessageActivity:
         header = SendMessageRequestHeaderV2(
             topic, topic, N.AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, queue_id, sys_flag, born_ms, 0,
             encode_properties(properties).decode(), 0)
-        messages, call = self._messages, ServiceCall(self._clients, caller, RequestCode.SEND_MESSAGE_V2)
+        call = ServiceCall(self._clients, caller, RequestCode.SEND_MESSAGE_V2, header, message.body)
+        self._counted["ordinary"] += 1
         try:
-            sent = messages.send(header, message.body, call)
-        except MissingConfigError:  # the processor of the broker waits until the topic or group exists, and counts
-            return self._clients.call(caller, RequestCode.SEND_MESSAGE_V2, header, message.body)
+            sent = self._broker.changes.serve(call, partial(self._messages.send, header, message.body, call))
         except Exception as error:  # noqa: BLE001 - the other messages of the call are stored: log, answer
-            self._counted["ordinary"] += 1
-            return of_refusal(
-                error if isinstance(error, RefusalError) else failure_of(call.channel, call.request, error))
+            refusal = _refusal_of(call, error)
+            call.close()
+            return refusal
+        if sent is None:  # its topic or group is created first
+            return call
+        call.close()
+        return self._stored(sent)
+
+    def _stored(self, sent: Sent) -> _Stored:
+        return _Stored(sent, self._messages.durable.status(sent.until) if sent.until else None)
+
+    async def _created(self, call: ServiceCall) -> _Stored:
+        """Return a message that is stored after its topic or group was created. Raises GrpcError."""
+        try:
+            return self._stored(await call.result(None))
+        except RemotingConnectError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as in `_put`
+            self._messages.not_created(error)
+            raise _refusal_of(call, error) from None
         finally:
             call.close()
-        self._counted["ordinary"] += 1
-        return _Stored(sent, messages.durable.status(sent.until) if sent.until else None)
 
     async def _entry(self, topic: str, message: Any, put: _Put) -> Any:
         """Return the entry of a message. Raises GrpcError if the broker has refused it."""
         if isinstance(put, GrpcError):
             raise put
-        if isinstance(put, _Stored):
-            sent = put.sent
-            result, transaction_id = sent.result, sent.unique_key
-            durable = PutMessageStatus.PUT_OK if put.durable is None else await put.durable
-            self._messages.took(sent)
-            if durable is not PutMessageStatus.PUT_OK:
-                return self._not_stored(not_durable(durable))
-            phy_offset, offset, recall_handle = result.phy_offset, result.queue_offset, result.recall_handle
-        else:
-            answer = await put
-            if answer.code != ResponseCode.SUCCESS:
-                return self._not_stored(answer)
-            header = answer.read(SendMessageResponseHeader)
-            transaction_id, offset = header.transaction_id or "", header.queue_offset
-            phy_offset, recall_handle = decode_message_id(header.msg_id)[1], header.recall_handle or ""
+        sent, synced = put if isinstance(put, _Stored) else await self._created(put)
+        result, durable = sent.result, PutMessageStatus.PUT_OK if synced is None else await synced
+        self._messages.took(sent)
+        if durable is not PutMessageStatus.PUT_OK:
+            return self._not_stored(not_durable(durable))
         system = message.system_properties
         if system.message_type == _TRANSACTION:
-            self._places.put(topic, transaction_id, offset, phy_offset)
+            self._places.put(topic, sent.unique_key, result.queue_offset, result.phy_offset)
         return service.SendResultEntry(
-            status=OK, message_id=system.message_id, transaction_id=transaction_id, offset=offset,
-            recall_handle=recall_handle)
+            status=OK, message_id=system.message_id, transaction_id=sent.unique_key, offset=result.queue_offset,
+            recall_handle=result.recall_handle)
 
     @staticmethod
-    def _not_stored(answer: RemotingCommand | RefusalError) -> Any:
+    def _not_stored(refusal: RefusalError) -> Any:
         for code, (found, name) in _NOT_DURABLE.items():
-            if answer.code == code:
+            if refusal.code == code:
                 return service.SendResultEntry(status=status(found, f"send message failed, sendStatus={name}"))
-        raise of_refusal(answer)
+        raise of_refusal(refusal)
 
     async def recall(self, request: Any, caller: Caller) -> Any:
         """Take a delayed message back."""
@@ -296,11 +298,9 @@ class SendMessageActivity:
         return service.RecallMessageResponse(status=OK, message_id=answer.read(RecallMessageResponseHeader).msg_id)
 
 
-def _refusal_of(put: _Put) -> GrpcError | None:
-    """Return the error for a message that is not stored, as far as that is known."""
-    if isinstance(put, asyncio.Future):
-        return of_refusal(put.result()) if put.done() and put.result().code not in _STORED else None
-    return put if isinstance(put, GrpcError) else None
+def _refusal_of(call: ServiceCall, error: Exception) -> GrpcError:
+    """Return the error for a message that is not stored, and log it unless it is a refusal."""
+    return of_refusal(error if isinstance(error, RefusalError) else failure_of(call.channel, call.request, error))
 
 
 def _sharding_key(message: Any) -> str:

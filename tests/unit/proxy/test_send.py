@@ -12,7 +12,6 @@ from tailrace.broker.statistics.traffic import Traffic
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.lite import consistent_hash
-from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.topic_config import TopicConfig
 from tailrace.proxy.protocol import definition, service
@@ -52,7 +51,8 @@ class Broker:
         self.missing = set()
         self.broken = set()
         self.counted = 0
-        self.durable = self
+        self.not_made = []
+        self.durable = self.changes = self
 
     def find(self, client_id):
         return SimpleNamespace(connection=SimpleNamespace(channel=SimpleNamespace(peer="127.0.0.1:1")))
@@ -84,11 +84,16 @@ class Broker:
         else:
             future.set_result(status)
 
-    def call(self, caller, code, header, body):
-        self.stored.append((body, header.queue_id))
-        answer = asyncio.get_running_loop().create_future()
-        answer.set_result(RemotingCommand(0, {"queueOffset": "7", "queueId": "0", "msgId": "0" * 32}))
-        return answer
+    def serve(self, call, step):
+        """Serve a send again after what it lacks was created, as `ConfigChanges` does."""
+        try:
+            return step()
+        except MissingConfigError:
+            self.missing.clear()
+            asyncio.get_running_loop().call_soon(call.reply().finish, step)
+
+    def not_created(self, error):
+        self.not_made.append(error)
 
 
 def send(broker, *messages):
@@ -157,10 +162,19 @@ def test_a_message_whose_sync_is_late_has_a_status_of_its_own():
     assert broker.counted == 2
 
 
-def test_the_processor_of_the_broker_serves_a_message_that_needs_a_new_topic():
+def test_a_message_that_needs_a_new_topic_is_stored_once_it_exists():
     broker = Broker(message_type="NORMAL")
     broker.missing = {b"1"}
     answer = send(broker, (b"1", {}))
     assert broker.stored == [(b"1", -1)]
-    assert answer.entries[0].offset == 7
-    assert broker.traffic.sends["ordinary"] == 0  # the processor counts it
+    assert (answer.entries[0].status.code, answer.entries[0].offset) == (definition.Code.OK, 1)
+    assert broker.traffic.sends["ordinary"] == 1
+
+
+def test_a_message_whose_topic_cannot_be_created_is_refused_and_counted():
+    broker = Broker(message_type="NORMAL")
+    broker.missing, broker.broken = {b"1"}, {b"1"}
+    answer = send(broker, (b"0", {}), (b"1", {}))
+    assert [entry.status.code for entry in answer.entries] == [
+        definition.Code.OK, definition.Code.INTERNAL_SERVER_ERROR]
+    assert [type(error) for error in broker.not_made] == [OSError]

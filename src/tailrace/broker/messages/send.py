@@ -37,7 +37,6 @@ from tailrace.requests.caller import RemotingCaller
 from tailrace.requests.config_changes import MissingConfigError
 from tailrace.requests.durable_answers import DurableAnswers
 from tailrace.requests.reply import Reply
-from tailrace.store.refused_puts import NO_TOPIC
 
 __all__ = ["SendMessageProcessor"]
 
@@ -54,7 +53,6 @@ class SendMessageProcessor:
             broker, durable, wait_durable=wait_durable, max_message_size=max_message_size, proven=proven)
         self._changes = broker.changes
         self._counted = broker.traffic.sends
-        self._store = broker.store
         self._common_ext = self.messages.common_ext
         self._tail = b"".join(
             _field(name, value.encode()) for name, value in self._common_ext.items()
@@ -117,8 +115,7 @@ class SendMessageProcessor:
 
     def _not_created(self, channel: Channel, request: RemotingCommand, error: Exception) -> RemotingCommand:
         """Count a send whose topic could not be created, and return the answer."""
-        if not isinstance(error, RefusalError):
-            self._store.refused_puts.count(NO_TOPIC, str(error))
+        self.messages.not_created(error)
         return failure_of(channel, request, error)
 
     def answer(self, serialize_type: int, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:

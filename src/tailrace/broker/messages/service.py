@@ -37,7 +37,7 @@ from tailrace.requests.caller import Caller
 from tailrace.requests.config_changes import Change, MissingConfigError
 from tailrace.requests.durable_answers import DurableAnswers
 from tailrace.store.record_rules import refuse_in_batch
-from tailrace.store.refused_puts import FEW_REPLICAS, FLOW_CONTROL
+from tailrace.store.refused_puts import FEW_REPLICAS, FLOW_CONTROL, NO_TOPIC
 from tailrace.timer.parking import log_left_out
 
 __all__ = ["MessageService", "Sent", "plain_sys_flag"]
@@ -172,6 +172,11 @@ class MessageService:
         waits = self._wait_durable and message.wait_store_msg_ok
         return Sent(
             result, unique_key, until if waits else 0, bool(inner), message.topic, queue_id, begun_ns)
+
+    def not_created(self, error: Exception) -> None:
+        """Count a send whose topic or group could not be created."""
+        if not isinstance(error, RefusalError):
+            self._store.refused_puts.count(NO_TOPIC, str(error))
 
     def took(self, sent: Sent, _: object = None) -> None:
         """Count the time that a send has taken up to its answer."""
