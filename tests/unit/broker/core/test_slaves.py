@@ -11,15 +11,28 @@ import pytest
 
 from tailrace import MessageStore, StoreConfig
 from tailrace.broker.controller import BrokerController
+from tailrace.broker.messages.end_transaction import TransactionEnds
+from tailrace.broker.pop.pop_message import PopService
 from tailrace.config import BrokerConfig, BrokerRole
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, RefusalError
+from tailrace.formats.requests.message_headers import (
+    EndTransactionRequestHeader,
+    PopMessageRequestHeader,
+)
 from tailrace.formats.requests.name_server_headers import RegisterBrokerRequestHeader
 from tailrace.ha.members import allowed_hosts
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting.client import RemotingClient
+from tailrace.requests.caller import RemotingCaller
 
 SIZES = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 10_000, "max_hash_slot_num": 16,
          "max_index_num": 64, "timer_wheel_enable": False}
 MASTER = {"broker_role": BrokerRole.ASYNC_MASTER}
+
+
+@pytest.fixture
+def broker_of_kit(store, loop, kit):
+    return kit.make_broker(store, loop)
 
 
 @contextlib.asynccontextmanager
@@ -154,3 +167,17 @@ def test_the_port_is_the_next_one_and_a_taken_one_is_named(tmp_path):
             await asyncio.get_running_loop().run_in_executor(None, store.close)
 
     asyncio.run(main())
+
+
+def test_a_slave_refuses_pops_and_ends_of_transactions_whatever_the_protocol(broker_of_kit, kit, channel):
+    """A call of gRPC reaches the services, and not the processors that a slave replaces."""
+    broker_of_kit.slave = object()
+    caller = RemotingCaller(channel, kit.request(200_050, {}))
+    order = ConsumerOrderInfoManager(
+        broker_of_kit.store.file_system, broker_of_kit.store.config_dir, broker_of_kit.clock, lambda *_: None)
+    pops, ends = PopService(broker_of_kit, broker_of_kit.revive_log, order), TransactionEnds(broker_of_kit)
+    with pytest.raises(RefusalError, match="this broker is a slave"):
+        pops.pop(PopMessageRequestHeader("g", "t", -1, 8, 60_000, 0, 0, 0), caller)
+    for state in (0, 8, 12):
+        with pytest.raises(RefusalError, match="a slave does not end transactions"):
+            ends.end(EndTransactionRequestHeader("g", 0, 0, state, "id"), caller)
