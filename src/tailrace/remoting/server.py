@@ -106,6 +106,7 @@ class Channel(asyncio.Protocol):
         "born_host",
         "closed",
         "counted",
+        "lane_misses",
         "last_active",
         "paused",
         "peer",
@@ -150,6 +151,8 @@ class Channel(asyncio.Protocol):
         self.peer_ip = ""
         self.born_host = b""
         """Address of the client in the form in which messages store it."""
+        self.lane_misses = 0
+        """How many sends the send lane has left in a row."""
 
     @property
     def is_tls(self) -> bool:
