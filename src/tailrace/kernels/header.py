@@ -20,12 +20,13 @@ def code_at(frames: bytes, pos: cython.Py_ssize_t) -> cython.longlong:
 
     A JSON header that begins with the code tells it. The rest of the frame may be anything.
     """
-    b: cython.const[cython.uchar][::1] = frames
+    b = cython.declare(cython.p_const_uchar)  # a view would take longer than all of the rest
     p: cython.Py_ssize_t = pos + L.PREFIX_SIZE
     e: cython.Py_ssize_t
     code: cython.longlong = 0
-    if pos < 0 or len(b) - p < L.BINARY_HEAD_SIZE:
+    if pos < 0 or len(frames) - p < L.BINARY_HEAD_SIZE:
         return -1
+    b = frames
     if b[pos + L.PREFIX_AT_WORD] == 1:
         return (b[p] << 8) | b[p + 1]
     if b[p + 1] != 34 or b[p + 2] != 99 or b[p + 6] != 34:  # "c..."

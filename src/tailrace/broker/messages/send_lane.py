@@ -6,7 +6,7 @@ creates nothing: it stops before the first frame that it cannot serve with the o
 `SendMessageProcessor` serves that one. Everything that a send counts is counted here as well.
 
 A look at a send that is not plain costs about a tenth of its service. So after `REST` of them in a row the lane looks
-at every `REST`-th send of the connection only, until one is plain again.
+at one of `EVERY` sends of the connection only, until one is plain again.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.durable_answers import DurableAnswers, JoinedReply
 
-__all__ = ["REST", "SendLane"]
+__all__ = ["EVERY", "REST", "SendLane"]
 
 REST: Final = 16
+EVERY: Final = 64
 
 _OPAQUE: Final = 0x41424344
 _RESULT: Final = PutMessageResult(
@@ -59,7 +60,7 @@ class SendLane:
         self._wait_durable = wait_durable
         self._sends: PlainSends | None = None
         self.rest = REST
-        """After how many sends that are not plain it rests, and for how many; a large number for never."""
+        """After how many sends that are not plain it rests; a large number for never."""
 
     def register(self, server: RemotingServer) -> None:
         """Serve the plain sends of a server. The address of the store is known by now."""
@@ -83,7 +84,7 @@ class SendLane:
         misses = channel.lane_misses
         if misses >= self.rest:
             channel.lane_misses = misses + 1
-            if misses % self.rest:
+            if misses % EVERY:
                 return pos, b""
         if (
             self._mappings or not self._config.plain_lane_enable or not self._store.is_writeable

@@ -25,7 +25,7 @@ from lane_world import (
 )
 
 from tailrace import kernels
-from tailrace.broker.messages.send_lane import REST
+from tailrace.broker.messages.send_lane import EVERY, REST
 from tailrace.config import FlushDiskType
 from tailrace.errors import DiskFullError
 from tailrace.formats.commitlog import encode_batch
@@ -195,12 +195,12 @@ def test_the_lane_rests_on_a_connection_whose_sends_are_not_plain(tmp_path):
     odd = send({"reconsumeTimes": "-1"})
     with opened(tmp_path) as world:
         world.server.lanes[310].rest = REST
-        world.exchange(send() + odd * (REST - 1) + send())
+        world.exchange(send() + odd * (REST - 2) + send())  # the first send proves its topic
         assert world.in_lane == 1
-        assert codes(world.exchange(odd * (REST + 1) + send() * (REST + 4))) == [0] * (2 * REST + 5)
-        assert world.in_lane == 1 + 5, "it looks at every REST-th send, and at all after a plain one"
+        assert codes(world.exchange(odd * REST + send() * EVERY)) == [0] * (REST + EVERY)
+        assert world.in_lane == 1 + REST, "it looks at one of EVERY sends, and at all after a plain one"
         world.exchange(odd + send())
-        assert world.in_lane == 7
+        assert world.in_lane == 2 + REST
 
 
 def test_a_server_with_users_or_that_stops_has_no_lane(tmp_path):
