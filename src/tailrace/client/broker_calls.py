@@ -151,9 +151,10 @@ class BrokerCalls:
         now = asyncio.get_running_loop().time()
         route = await self.instance.routes.of(queue.topic)
         readers = route.readers(queue.broker_name, self._suggested.get(queue, 0))
-        usable = [one for one in readers if self._avoided.get(one[0], 0.0) <= now] or readers
+        # Those that are avoided come last: if a slave refuses, the master may be there again.
+        ordered = sorted(readers, key=lambda one: self._avoided.get(one[0], 0.0) > now)
         last: RemotingError | None = None
-        for address, is_slave in usable:
+        for address, is_slave in ordered:
             try:
                 if is_slave:
                     return await self._pull_from_slave(address, header, wanted, wait_ms), True
@@ -164,7 +165,7 @@ class BrokerCalls:
                     raise  # the refusal of the master counts
                 if len(readers) > 1:
                     self._avoid(queue, address, error)
-                last = error
+                last = error if last is None or not is_slave else last  # that of the master says more
         if last is not None:
             self.instance.routes.forget(queue.topic)
             raise last

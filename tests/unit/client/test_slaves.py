@@ -168,6 +168,24 @@ def test_a_pull_consumer_does_the_same():
     beside(test)
 
 
+def test_a_master_that_was_away_is_tried_again_when_its_slave_refuses():
+    async def test(pair):
+        pair.put(30)
+        async with AsyncPullConsumer(namesrv=NAME_SERVER, group="g", clock=LoopClock()) as reader:
+            queue = (await reader.queues("t"))[0]
+            assert len((await reader.pull(queue, 0)).messages) == 10
+            pair.slave.broker.refuse.update({11: ResponseCode.SYSTEM_BUSY})
+            pair.master.kill(silently=False)
+            with pytest.raises(RemotingError) as failed:
+                await reader.pull(queue, 0)
+            assert failed.value.address == pair.master.address, "the refusal of the slave says less"
+            pair.master.start()
+            assert len((await reader.pull(queue, 0)).messages) == 10
+            assert pair.slave.pulls
+
+    beside(test)
+
+
 def test_a_slave_that_is_behind_does_not_move_offsets():
     async def test(pair):
         pair.put(30)
