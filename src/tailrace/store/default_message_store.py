@@ -262,18 +262,18 @@ class DefaultMessageStore:
     def lower_flushed(self, until: int) -> None:
         """Sync the log, and say durably that it is synced up to ``until`` and no further, before it is cut there.
 
-        After a power loss a hint that says more would be there again, and bytes that were never synced would count as
-        damage of synced ones. Raises OSError or FatalStorageError.
+        After a power loss the hint of before would count again, and bytes that were never synced would be damage of synced
+        ones. Raises OSError or FatalStorageError.
         """
-        for segment in self.commit_log.queue.files:
-            segment.doubt()
-            segment.flush()
+        for file in self.commit_log.queue.files:
+            file.doubt()
+            file.flush()
         own = f"{self.root}/{filenames.OWN}"
         self.file_system.makedirs(own)
-        with closing(open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")) as file:
+        with closing(open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")) as hint:
             text = orjson.dumps({"pid": 0, "flushed": until, "dispatched": 0})
-            file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
-            file.sync_data()
+            hint.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
+            hint.sync_data()
         self.file_system.sync_dir(own)
 
     def services_ended(self) -> None:
@@ -357,14 +357,14 @@ class DefaultMessageStore:
         self.commit_log.tail.copied = bool(self.replication.senders) and not self.replication.sends_synced_only
 
     def append_some(
-        self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords, puts: Callable[[int], int],
+        self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
     ) -> PutMessageResult:
         """Append the first of several records that are puts of their own, see ``Appender.append_some``.
 
         For the arguments see ``CommitLog.records_writer``.
         """
         log = self.commit_log
-        return log.tail.append_some(log.records_writer(keys, count, bound, write, puts))
+        return log.tail.append_some(log.records_writer(keys, count, bound, write))
 
     def append_raw(self, phy_offset: int, data: memoryview) -> int:
         """Append bytes of the master's log, see ``Appender.append_raw``."""
