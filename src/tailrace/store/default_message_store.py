@@ -262,8 +262,8 @@ class DefaultMessageStore:
     def lower_flushed(self, until: int) -> None:
         """Sync the log, and say durably that it is synced up to ``until`` and no further, before it is cut there.
 
-        After a power loss the hint of before would count again, and bytes that were never synced would be damage of synced
-        ones. Raises OSError or FatalStorageError.
+        After a power loss the hint of before would count again, and bytes that were never synced would be damage of
+        synced ones. Raises OSError or FatalStorageError.
         """
         for file in self.commit_log.queue.files:
             file.doubt()
