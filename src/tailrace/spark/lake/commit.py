@@ -82,11 +82,11 @@ def _commit(
         snapshot = transaction.update_snapshot(snapshot_properties={
             "tailrace.broker": table.broker, "tailrace.until": str(mark.until)})
         with snapshot.overwrite() if old else snapshot.merge_append() as change:
-            keep_metadata(change)
             for one in old:
                 change.delete_data_file(one)
             for file in files:
                 change.append_data_file(data_file(table, file))
+        keep_metadata(transaction)
 
 
 def _files_of(table: LakeTable, start: int, end: int) -> list[DataFile]:
@@ -106,14 +106,15 @@ def files_of_ranges(table: LakeTable, start: int) -> list[DataFile]:
     return [one for one in found if (at := segment_of(one.file_path)) is not None and at >= start]
 
 
-def keep_metadata(change: Any) -> None:
-    """Let a change keep its files of metadata when its commit is refused.
+def keep_metadata(transaction: Any) -> None:
+    """Let the changes of a transaction keep their files of metadata when their commit is refused.
 
     PyIceberg removes them then. But a catalogue that has made the commit may also answer that it is refused, if the
     request came twice because the first answer was lost. Without retries PyIceberg does not look, and the table would
     name files that are gone. Files of a commit that was really refused are orphans.
     """
-    change._clean_all_uncommitted = lambda: None
+    for change in transaction._snapshot_producers:
+        change._clean_all_uncommitted = lambda: None
 
 
 def data_file(table: LakeTable, file: WrittenFile) -> DataFile:

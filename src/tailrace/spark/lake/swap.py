@@ -100,12 +100,12 @@ def swap(
                     transaction.set_properties(set_too)
                 change = transaction.update_snapshot(snapshot_properties={"tailrace.job": job})
                 with change.overwrite() if old else change.fast_append() as swapped:
-                    keep_metadata(swapped)
                     snapshot = swapped.snapshot_id
                     for one in old:
                         swapped.delete_data_file(there[one.file_path])
                     for file in new:
                         swapped.append_data_file(data_file(table, file))
+                keep_metadata(transaction)
             table.reload()
             return snapshot
         except StoreError as error:

@@ -222,7 +222,7 @@ def test_a_commit_whose_answer_is_lost_is_found(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("job", ["compact", "forget"])
-@pytest.mark.parametrize("every", [61, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [83, pytest.param(2, marks=pytest.mark.long)])
 def test_a_kill_at_any_step_leaves_the_table_as_it_was_or_as_it_shall_be(tmp_path, killed, monkeypatch, every, job):
     from tailrace.spark.lake.synced_io import SyncedFileIO
 
