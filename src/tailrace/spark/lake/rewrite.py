@@ -32,7 +32,7 @@ __all__ = ["Described", "OldFile", "RewriteResult", "RewriteTask", "adapted", "r
 _GROUP_BYTES: Final = 64 << 20
 """Bytes of the columns in a row group that is written."""
 _READ: Final = 1 << 20
-_MEMORY: Final = 256 << 20
+_MEMORY: Final = 32 << 20
 """Bytes of all batches that a task holds while it merges."""
 
 
