@@ -247,7 +247,7 @@ def test_a_server_that_does_not_answer_is_one_error_after_a_while(server):
 
 def test_a_server_that_is_down_is_one_error(credentials):
     one = object_archive("http://127.0.0.1:1", patience_ms=10, sleep=lambda _: None)
-    with pytest.raises(ObjectStoreError, match="cannot list s3://lake/one/archive/_staging at http://127.0.0.1:1"):
+    with pytest.raises(ObjectStoreError, match=r"cannot list s3://lake/one/archive/_staging at http://127.0.0.1:1"):
         one.hold()
 
 
