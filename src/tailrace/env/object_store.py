@@ -23,15 +23,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, final
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
+from tailrace import events
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.errors import ConfigError, MissingPackageError
+from tailrace.logs import get_logger
 
 if TYPE_CHECKING:
     from obstore.store import S3Store
 
 __all__ = ["ObjectHead", "ObjectRefusedError", "ObjectStore", "ObjectStoreError", "Place", "Timeouts", "place_of"]
 
+_log = get_logger(__name__)
 _Result = TypeVar("_Result")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _TRANSIENT: Final = frozenset({408, 409, 425, 429})
@@ -219,7 +222,7 @@ class ObjectStore:
 
     def _call(self, what: str, key: str, request: Callable[[], _Result]) -> _Result | None:
         """Make a request, again while its failure may pass. Return None for an object that does not exist."""
-        began, pause_ms = self._clock.monotonic_ns(), _FIRST_PAUSE_MS
+        began, pause_ms, tries = self._clock.monotonic_ns(), _FIRST_PAUSE_MS, 1
         while True:
             try:
                 return request()
@@ -241,6 +244,9 @@ class ObjectStore:
                 if not _may_pass(text) or waited_ns + pause_ms * 1_000_000 > self._patience_ns:
                     full = "the store is full: " if any(one in text for one in _FULL) else ""
                     raise self._error(what, key, f"{full}{_first_words(error)}") from None
+                tries += 1
+                events.A_REQUEST_TO_AN_OBJECT_STORE_IS_SENT_AGAIN.log(
+                    _log, operation=what, path=self.path_of(key), tries=tries, cause=_first_words(error))
                 self._sleep((pause_ms + self._entropy.randrange(pause_ms)) / 2_000)
                 pause_ms = min(pause_ms * 2, _LAST_PAUSE_MS)
 

@@ -44,6 +44,9 @@ A_SEGMENT_IS_ARCHIVED_AGAIN: Final = event(
 A_SEGMENT_OF_THE_ARCHIVE_IS_DAMAGED: Final = event(
     "warning", "a segment of the archive is damaged", "segment cause",
     "It is archived again if the log has it.", do="Otherwise restore it from a copy.")
+A_REQUEST_TO_AN_OBJECT_STORE_IS_SENT_AGAIN: Final = event(
+    "info", "a request to an object store is sent again", "operation path tries cause",
+    "It failed in a way that may pass.")
 REMOVED_FILES_OF_AN_ATTEMPT: Final = event(
     "info", "removed the files of an attempt that was not finished", "segment attempt",
     "An archive job was killed; no manifest names these files.")

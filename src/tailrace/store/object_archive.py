@@ -132,6 +132,8 @@ class ObjectArchive:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._marked: Attempt | None = None
+        """The attempt whose mark this process has written last."""
         self.location = store.place.url
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
@@ -182,7 +184,9 @@ class ObjectArchive:
 
     def create(self, name: str, attempt: Attempt) -> NewFile:
         """Create a data file, with the mark of its attempt before its first one."""
-        self.put_new(staging_name(attempt.segment, attempt.name), attempt.name.encode())
+        if attempt != self._marked:
+            self.put_new(staging_name(attempt.segment, attempt.name), attempt.name.encode())
+            self._marked = attempt
         return _NewObject(self._store, name)
 
     def publish(self, files: Sequence[tuple[str, str]]) -> None:
