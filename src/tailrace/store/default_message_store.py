@@ -357,14 +357,14 @@ class DefaultMessageStore:
         self.commit_log.tail.copied = bool(self.replication.senders) and not self.replication.sends_synced_only
 
     def append_some(
-        self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
+        self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords, puts: Callable[[int], int],
     ) -> PutMessageResult:
         """Append the first of several records that are puts of their own, see ``Appender.append_some``.
 
         For the arguments see ``CommitLog.records_writer``.
         """
         log = self.commit_log
-        return log.tail.append_some(log.records_writer(keys, count, bound, write))
+        return log.tail.append_some(log.records_writer(keys, count, bound, write, puts))
 
     def append_raw(self, phy_offset: int, data: memoryview) -> int:
         """Append bytes of the master's log, see ``Appender.append_raw``."""
