@@ -229,8 +229,8 @@ class Replicas:
     def to_json(self) -> dict[str, Any]:
         """Return the HARuntimeInfo of a master (request 907).
 
-        ``compared``, ``connectionsClosed`` (their number by reason), ``lastRefusal`` and ``logGaps`` (where slaves
-        stop, and what to do) are Tailrace's.
+        ``compared``, ``connectionsClosed`` (their number by reason), ``lastRefusal``, ``logGaps`` (where slaves
+        stop, and what to do) and ``gapOffsets`` (their positions) are Tailrace's.
         """
         end = self._store.commit_log.max_offset
         return {
@@ -243,4 +243,5 @@ class Replicas:
                 "transferredByteInSecond": one.bytes_per_s, "compared": one.compared.value} for one in self._all],
             "inSyncSlaveNums": self.in_sync, "master": True, "masterCommitLogMaxOffset": end,
             "connectionsClosed": dict(self.closed), "lastRefusal": self.last_refusal,
+            "gapOffsets": list(self.gaps),
             "logGaps": [f"the log has a gap at {at}, at which slaves stop: {SEAL}" for at in self.gaps]}

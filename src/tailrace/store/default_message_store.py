@@ -201,7 +201,8 @@ class DefaultMessageStore:
 
     def stepped_over(self) -> list[int]:
         """Return the positions of the damage that this open or earlier ones have stepped over. Raises OSError."""
-        return self._quarantine().stepped_over()
+        now = {int(one["physicalOffset"]) for one in self.report.stepped_over}  # zeros are not copied to quarantine
+        return sorted(now.union(self._quarantine().stepped_over()))
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services. ``pid`` is written to the hint for readers without the lock."""

@@ -54,6 +54,7 @@ class Master:
         self.settings = {"mappedFileSizeCommitLog": SEGMENT, "brokerClusterName": NAMES[0], "brokerName": NAMES[1]}
         self.settings.update(settings)
         self.asked = 0
+        self.gaps = []
 
     async def invoke(self, address, code, ext, **_):
         self.asked += 1
@@ -62,6 +63,8 @@ class Master:
         if code is RequestCode.GET_BROKER_RUNTIME_INFO:
             return RemotingCommand(code=0, body=json.dumps({"table": {
                 "commitLogMinOffset": str(self.low), "commitLogMaxOffset": str(len(self.log))}}).encode())
+        if code is RequestCode.GET_BROKER_HA_STATUS:
+            return RemotingCommand(code=0, body=json.dumps({"gapOffsets": self.gaps}).encode())
         assert code is RequestCode.VIEW_MESSAGE_BY_ID
         at = int(ext["offset"])
         if at not in self.places:
@@ -169,6 +172,19 @@ def test_a_log_that_is_longer_is_named_and_cut_off(log):
     assert (refused.value.kind, refused.value.phy_offset) == ("longer", cut)
     assert repaired(files, master).phy_offset == cut
     assert begin(files, master) == cut
+
+
+def test_messages_that_the_master_has_lost_in_a_gap_are_named_although_both_end_with_the_same_record(log):
+    files, at = CrashFileSystem(), log[1][40]
+    filled(files, log[0])
+    master = Master(log[0], [place for place in log[1] if place != at])
+    assert begin(files, master) == len(log[0])
+    master.gaps = [at]
+    with pytest.raises(ReplicationError, match="the master has lost messages there that this slave has") as refused:
+        begin(files, master)
+    assert (refused.value.kind, refused.value.phy_offset) == ("different", at)
+    assert repaired(files, master).phy_offset == at
+    assert begin(files, master) == at
 
 
 def test_a_log_without_a_common_record_stays(log):
