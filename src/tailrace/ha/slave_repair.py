@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
+
+import orjson
 
 from tailrace.config import BrokerRole, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import open_hint
 from tailrace.errors import NotAStoreError, ReplicationError
 from tailrace.formats import filenames
 from tailrace.ha.slave_comparison import MasterLog, SlaveComparison
@@ -22,7 +26,7 @@ from tailrace.kernels.shared import constants as C
 from tailrace.node.directory_opening import check_directory, has_log, write_abort
 from tailrace.node.lock import lock_store
 from tailrace.remoting.client import RemotingClient
-from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.default_message_store import FLUSHED_WIDTH, DefaultMessageStore
 from tailrace.store.directory_format import read_format, remembered
 from tailrace.store.geometry import recognise
 from tailrace.store.recovery.log_tail import nonzero_after
@@ -103,11 +107,29 @@ def _follow(
     if not plan and cut:
         write_abort(store.file_system, store.root)
         _forget_deliveries(store)
-        store.lower_flushed(cut_at)
+        _lower_flushed(store, cut_at)
         log.truncate_dirty_files(cut_at)
         for file in log.files:
             file.flush()
     return Repaired(cut_at, cut, messages, master_end)
+
+
+def _lower_flushed(store: DefaultMessageStore, until: int) -> None:
+    """Sync the log, and say durably that it is synced up to ``until`` and no further, before it is cut there.
+
+    After a power loss the hint of before would count again, and bytes that were never synced would be damage of synced
+    ones. Raises OSError or FatalStorageError.
+    """
+    for segment in store.commit_log.queue.files:
+        segment.doubt()
+        segment.flush()
+    own = f"{store.root}/{filenames.OWN}"
+    store.file_system.makedirs(own)
+    with closing(open_hint(store.file_system, f"{store.root}/{filenames.FLUSHED}")) as hint:
+        text = orjson.dumps({"pid": 0, "flushed": until, "dispatched": 0})
+        hint.pwrite(text.ljust(FLUSHED_WIDTH), 0)
+        hint.sync_data()
+    store.file_system.sync_dir(own)
 
 
 def _forget_deliveries(store: DefaultMessageStore) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
@@ -56,7 +55,7 @@ from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 from tailrace.store.wall_times import read_wall_times
 
-__all__ = ["FAR_BEHIND", "HINTS", "DefaultMessageStore", "NoteEnded"]
+__all__ = ["FAR_BEHIND", "FLUSHED_WIDTH", "HINTS", "DefaultMessageStore", "NoteEnded"]
 
 _log = get_logger(__name__)
 QueueKey = tuple[str, int]
@@ -70,7 +69,8 @@ _UNAWAITED_MS: Final = 10
 FAR_BEHIND: Final = 32 << 20
 """Bytes of the log that may wait for dispatch until `let_dispatch_follow` waits."""
 _FOLLOW_MS: Final = 50
-_FLUSHED_WIDTH: Final = 96
+FLUSHED_WIDTH: Final = 96
+"""Bytes of the hint of what is synced, so that a shorter text covers a longer one."""
 FOLLOWS_REASON: Final = "this broker is a slave, only the replication from its master appends"
 HINTS: Final = (
     f"/{filenames.CHECKPOINT}", f"/{filenames.PROGRESS}.0", f"/{filenames.PROGRESS}.1",
@@ -256,26 +256,9 @@ class DefaultMessageStore:
                 if self._flushed_file is None:
                     self.file_system.makedirs(f"{self.root}/{filenames.OWN}")
                     self._flushed_file = open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")
-                self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
+                self._flushed_file.pwrite(text.ljust(FLUSHED_WIDTH), 0)
         except OSError as error:  # only a hint: other processes show what the last one covers
             events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
-
-    def lower_flushed(self, until: int) -> None:
-        """Sync the log, and say durably that it is synced up to ``until`` and no further, before it is cut there.
-
-        After a power loss the hint of before would count again, and bytes that were never synced would be damage of
-        synced ones. Raises OSError or FatalStorageError.
-        """
-        for file in self.commit_log.queue.files:
-            file.doubt()
-            file.flush()
-        own = f"{self.root}/{filenames.OWN}"
-        self.file_system.makedirs(own)
-        with closing(open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")) as hint:
-            text = orjson.dumps({"pid": 0, "flushed": until, "dispatched": 0})
-            hint.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
-            hint.sync_data()
-        self.file_system.sync_dir(own)
 
     def services_ended(self) -> None:
         """Note that no service runs any more, so that callers flush and dispatch themselves."""
