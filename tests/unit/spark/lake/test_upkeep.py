@@ -390,6 +390,12 @@ def test_what_maintenance_cannot_keep_is_refused(tmp_path):
         Namespace(str(tmp_path / "empty"), "tailrace", FILES)
     with pytest.raises(StoreError, match=r"the catalogue tailrace has no table other\.messages"):
         Namespace(str(target), "other", FILES)
+    with lake(target) as tables:
+        for name in ("raw_mine", "other"):
+            tables._catalogue.create_table(f"tailrace.{name}", pa.schema([("a", pa.int64())]))
+    with Namespace(str(target), "tailrace", FILES) as tables:
+        names = [one.name for one in tables.tables]
+        assert names == ["tailrace.messages", "tailrace.raw_broker_a"], "tables of others are left alone"
     bad = min(paths_of(target))
     whole = pathlib.Path(bad).read_bytes()
     pathlib.Path(bad).write_bytes(whole[: len(whole) // 2])
