@@ -174,6 +174,7 @@ def test_a_resting_archive_is_verified_by_its_command(spark, tmp_path):
     code, report, told = run("--verify")
     assert (code, report["segments"], report["readAgain"]) == (0, 1, 2)
     assert "segment 0: " in told
+    part = min(archive.rglob("*.parquet"))
     part.write_bytes(data)
     (path / "commitlog" / f"{0:020d}").unlink()
     code, report, told = run("--verify")
