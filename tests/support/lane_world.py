@@ -417,7 +417,7 @@ VALUES = (
     b"0", b"1", b"3", b"-1", b"-0", b"00", b"01", b"1.0", b"1e0", b"1E2", b"-", b"+1", b"null", b"true", b"false",
     b"truee", b"tru", b"True", b"nan", b"[1]", b"{}", b'{"a":1}', b"2147483647", b"2147483648", b"999999999999999999",
     b"9223372036854775807", b"9223372036854775808", b"99999999999999999999999", b" 1", b"1 ", b"", b"0x1")
-"""Values of JSON around those that count as texts, and some that are none."""
+"""Values of JSON around those that count as texts, and some that are not JSON."""
 
 
 def borders():

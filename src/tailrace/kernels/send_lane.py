@@ -437,7 +437,7 @@ class PlainSends(PlainHeader):
     ) -> cython.Py_ssize_t:
         """Write the records of the batch of a row, and note their positions. Return their size, -1 if there is no room.
 
-        There is none either if only the greatest size that they may have does not fit: all must be in one file.
+        The greatest size that they may have must fit, because all must be in one file.
         """
         b: cython.const[cython.uchar][::1] = self._frames
         rows: cython.longlong[::1] = self._rows

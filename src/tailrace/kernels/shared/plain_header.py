@@ -36,8 +36,8 @@ def number_at(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cytho
 def bare_end(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Return the index after the whole number, true or false of JSON that starts at ``p``, or ``p`` without one.
 
-    Such a value counts as the same text in quotation marks. So a number has up to 18 digits, and there is no -0. What
-    comes after it may make it another value, such as 1.5.
+    Such a value counts as the same text in quotation marks. So a number has up to 18 digits, and -0 does not count. The
+    byte after it may belong to it, as in 1.5: the caller looks.
     """
     first: cython.Py_ssize_t = p + 1 if p < e and b[p] == 45 else p  # after a minus
     q: cython.Py_ssize_t = first
