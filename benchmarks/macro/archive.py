@@ -135,7 +135,7 @@ def main() -> None:
             found["directory"] = archived(scratch / "store", str(scratch / "archive"))
             note(f"directory: {found['directory']}")
             sys.path.insert(0, str(ROOT / "tests" / "support"))
-            from seaweedfs import seaweedfs  # type: ignore[import-not-found]  # of the tests
+            from seaweedfs import seaweedfs
 
             os.environ |= {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret-of-the-test"}
             with seaweedfs() as endpoint:

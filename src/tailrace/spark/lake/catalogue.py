@@ -438,7 +438,7 @@ def _kind(name: str, table: Table) -> str:
         return "typed"
     if name == "messages":
         return "messages" if _TOPICS in table.properties else ""
-    # A table of another program may have such a name, too; a job must not remove its snapshots.
+    # A table of another program may also have such a name; a job must not remove its snapshots.
     return "raw" if name.startswith("raw_") and any(one.startswith(_MARK) for one in table.properties) else ""
 
 
