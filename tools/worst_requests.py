@@ -324,7 +324,8 @@ def plain_requests(size, serial):
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS, code.GET_UNIT_TOPIC_LIST, code.GET_HAS_UNIT_SUB_TOPIC_LIST,
             code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, code.GET_NAMESRV_CONFIG, code.GET_BROKER_HA_STATUS,
             code.GET_TIMER_CHECK_POINT, code.GET_TIMER_METRICS, code.EXCHANGE_BROKER_HA_INFO,
-            code.RESET_MASTER_FLUSH_OFFSET, code.GET_BROKER_EPOCH_CACHE, code.POP_ROLLBACK, code.GET_SLAVE_STATE)},
+            code.RESET_MASTER_FLUSH_OFFSET, code.GET_BROKER_EPOCH_CACHE, code.POP_ROLLBACK, code.GET_SLAVE_STATE,
+            code.GET_SLAVE_USERS)},
         code.GET_BROKER_CONSUME_STATS: [({"isOrder": "false"}, b"")],
         **{c: [({}, bytes(4_000_000))] for c in (
             code.UPDATE_BROKER_CONFIG, code.UPDATE_NAMESRV_CONFIG, code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,

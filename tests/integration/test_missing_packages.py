@@ -27,6 +27,8 @@ NEEDS = {
     "acl import STORE FILE": "acl", "serve OUT --grpc 127.0.0.1:0": "grpc",
     "serve OUT --listen 127.0.0.1:0 --namesrv-listen none --config TLS": "tls",
     "recover STORE --spark": "spark", "pipeline rebuild STORE": "spark", "pipeline restore OUT STORE2": "arrow",
+    "pipeline compact OUT --table lake": "spark", "pipeline expire OUT --table lake": "spark",
+    "pipeline forget OUT --table lake --topic orders --proof P": "spark",
     **{" ".join(words): "sql" for words in calls(on_spark=False) if words[0] == "sql"},
 } | {" ".join(words): "spark" for words in calls(on_spark=True)}
 """Commands that need a package, with its extra."""

@@ -66,7 +66,7 @@ def test_users_and_permissions_of_the_master_are_those_of_its_slave(tmp_path, ca
                 assert "copies users and permissions from its master, change them there" in refused.remark
                 await create("late")
                 assert (await change(first.address, 3003, username="app")).code == 0
-                await second.controller._metadata.copy_all()
+                await second.controller._slave.tables.copy_all()
                 assert sorted(one.name for one in copied.users.values()) == ["brokers", "late"]
                 assert copied.acls.get("app") is None
             await root.close()

@@ -52,7 +52,8 @@ WRITING_WITH = {
 """Commands of READING that write in another form: with this option, or with none."""
 
 WITHOUT_STORE = {
-    "broker status", "context list", "context show", "context save", "context select", "context remove"}
+    "broker status", "context list", "context show", "context save", "context select", "context remove",
+    "pipeline compact", "pipeline expire", "pipeline forget"}
 """Commands that have no STORE."""
 
 WRITING = {

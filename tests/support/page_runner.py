@@ -52,6 +52,7 @@ REASONS: Final = {
     "Kubernetes": r"kubectl",
     "Prometheus": r"promtool|prometheus|amtool",
     "Java": r"mqadmin|mqshutdown|mqbroker|tools\.sh|\bjava\b",
+    "S3 server": r"s3://",
     "Spark cluster": r"spark-submit|SPARK_HOME|PYSPARK_PYTHON|pipeline|--spark|plot_store",
     "another machine": r"ssh|rsync|example\.(com|org)|ns1:9876",
     "root": r"sudo|chown|chmod|install -d",

@@ -18,7 +18,6 @@ from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
-from tailrace.store.archive_store import archive_at, is_remote
 
 if TYPE_CHECKING:
     from tailrace.spark.archive.job import ArchiveJob
@@ -97,9 +96,8 @@ def archive(
         raise usage("--accept-missing needs --verify")
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
-    _check_table(
-        target, table, verify=verify is not False,
-        only_for_tables=system_topics or types is not None or catalog != "tailrace")
+    needs_table = system_topics or types is not None or catalog != "tailrace"
+    _check_table(target, table, verify=verify is not False, needs_table=needs_table)
     period_ms, lag_ms = _times(every, lag)
     with errors():
         need_spark()
@@ -111,7 +109,6 @@ def archive(
         )
 
         check_places(str(store), target)
-        archive_at(target)  # an archive that cannot be opened is an error before Spark starts
         properties = read_properties(config)
         schemas = None if types is None else _schemas(types)
         lake = _lake(target, table, catalog, properties, system_topics=system_topics) if table else nullcontext()
@@ -135,13 +132,15 @@ def archive(
         done.report(archiving, adding, failed)
 
 
-def _check_table(target: str, table: str, *, verify: bool, only_for_tables: bool) -> None:
+def _check_table(target: str, table: str, *, verify: bool, needs_table: bool) -> None:
     """Raise usage errors of the options for tables."""
     if table and not verify:
         raise usage("--table needs verified segments: leave --no-verify out")
-    if not table and only_for_tables:
+    if not table and needs_table:
         raise usage("--catalog, --system-topics and --types need --table")
     with errors():
+        from tailrace.store.archive_store import is_remote  # noqa: PLC0415 - loads the store
+
         if table and is_remote(target):
             raise usage(f"--table needs an archive in a directory: tables over {target} are not supported")
 
@@ -359,5 +358,6 @@ def restore(
         raise usage(f"{store} is not empty")
     with errors():
         from tailrace.spark.archive.restore import restore_segments  # noqa: PLC0415 - PyArrow
+        from tailrace.store.archive_store import archive_at  # noqa: PLC0415
 
         show(restore_segments(archive_at(source), str(store), first, until or 1 << 63), as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from tailrace.cli.arguments import AsJson, duration, errors, key_values, usage
-from tailrace.cli.pipeline import Conf, Job, Master, run_job
+from tailrace.cli.pipeline import Conf, Job, Master, need_spark, run_job
 from tailrace.env.clock import SystemClock
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import OsFileSystem
@@ -32,6 +32,7 @@ def _tables(
 ) -> Iterator[tuple[Job, "list[LakeTable]", "Rewriter"]]:
     """Yield a job, the tables of a namespace, and what runs their tasks. Tables are opened before Spark starts."""
     with errors():
+        need_spark()
         from tailrace.spark.lake.catalogue import Namespace  # noqa: PLC0415 - PyIceberg
         from tailrace.spark.lake.rewrite import run_task  # noqa: PLC0415
         from tailrace.spark.lake.swap import spark_runner  # noqa: PLC0415

@@ -15,7 +15,6 @@ from tailrace.cli.arguments import complain, errors, usage
 from tailrace.cli.contexts import tls_of
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
-from tailrace.store.archive_store import is_remote
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +65,7 @@ def sql(
     text = sys.stdin.read() if query == "-" else query
     with errors():
         from tailrace.dataset import sql as queries  # noqa: PLC0415 - optional packages
+        from tailrace.store.archive_store import is_remote  # noqa: PLC0415 - loads the store
 
         tables = queries.tables_of(
             store, archive=archive, config=config or "", mode="DROPMALFORMED" if skip_damaged else "FAILFAST",

@@ -104,8 +104,8 @@ class ArchiveOptions:
 
 
 def check_places(store: str, archive: str) -> None:
-    """Raise ConfigError if the archive would lie inside its own store."""
-    if not is_remote(archive) and Path(archive).resolve().is_relative_to(Path(store).resolve()):
+    """Raise ConfigError if the archive would lie inside its own store or cannot be opened; MissingPackageError."""
+    if not archive_at(archive).remote and Path(archive).resolve().is_relative_to(Path(store).resolve()):
         raise ConfigError(f"the archive {archive} must not be inside the store {store}")
 
 
