@@ -25,7 +25,8 @@ __all__ = ["NOT_YET", "Replica", "Replicas"]
 NOT_YET: Final = -1
 """Position of a slave that has reported nothing; nothing of it counts."""
 _SECOND_NS: Final = 1_000_000_000
-_BURST_NS: Final = 100_000_000
+_BURST_NS: Final = 150_000_000
+_LEAST_NS: Final = 50_000_000
 
 
 class WrongLogError(RemotingFrameError):
@@ -70,13 +71,15 @@ class Replica:
     def left(self, limit: int, now_ns: int) -> int:
         """Return how many bytes may be sent now with ``limit`` bytes a second, at most those of `_BURST_NS`.
 
-        RocketMQ sends those of a second together, and the clients of the master wait in the meantime.
+        RocketMQ sends those of a second together, and the clients of the master wait in the meantime. Fewer bytes than
+        those of `_LEAST_NS` count as 0, because each send costs the same.
         """
         byte_ns = _SECOND_NS / limit
         used_ns = self._paid_ns + round(self._unpaid_bytes * byte_ns)
         self._paid_ns = max(used_ns, now_ns - max(_BURST_NS, round(byte_ns)))
         self._unpaid_bytes = 0
-        return max(0, (now_ns - self._paid_ns) * limit // _SECOND_NS)
+        left = max(0, (now_ns - self._paid_ns) * limit // _SECOND_NS)
+        return left if left * byte_ns >= _LEAST_NS else 0
 
 
 @final
