@@ -92,14 +92,15 @@ def _write(members: dict[str, Any], option: int, parts: list[bytes], depth: int,
 
     for name in sorted(members):
         member = members[name]
-        if isinstance(member, dict) and _values_in(member) > _PART:
+        size = _values_in(member)
+        if isinstance(member, dict) and size > _PART:
             flush()
             parts.append(before + (margin + b"  %b: " if pretty else b"%b:") % orjson.dumps(name))
             _write(member, option, parts, depth + 1, pretty=pretty)
             before = b","
             continue
         few[name] = member
-        count += _values_in(member)
+        count += size
         if count >= _PART:
             flush()
     flush()
