@@ -28,7 +28,13 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
 from tailrace.env.permissions import make_private
-from tailrace.env.whole_files import is_directory, read_if_there, replace_file, write_file
+from tailrace.env.whole_files import (
+    is_directory,
+    read_if_there,
+    remove_tree,
+    replace_file,
+    write_file,
+)
 from tailrace.errors import CorruptionError, NotAStoreError, StoreError
 from tailrace.formats import filenames
 from tailrace.node.message_store import MessageStore
@@ -320,7 +326,7 @@ def restore(
     if file_system.exists(store) and (not is_directory(file_system, store) or file_system.list(store)):
         raise StoreError(f"{store} exists and is not empty: a restore makes a new directory")
     making = f"{store}.restoring"
-    _remove_tree(file_system, making)
+    remove_tree(file_system, making)
     done, whole = 0, sum(entry.length for entry in manifest.files) or 1
     for folder in (filenames.COMMITLOG, filenames.CONFIG, filenames.OWN):
         file_system.makedirs(f"{making}/{folder}")
@@ -359,15 +365,3 @@ def _contents(opened: MessageStore) -> dict[str, int]:
             messages += high - low
             last_ms = max(last_ms, *(one.store_timestamp for one in opened.read(topic, queue_id, high - 1)))
     return {"messages": messages, "lastStoreTimestamp": last_ms}
-
-
-def _remove_tree(file_system: FileSystem, path: str) -> None:
-    """Remove a directory that a killed restore has left."""
-    if not is_directory(file_system, path):
-        return
-    for name in file_system.list(path):
-        if is_directory(file_system, f"{path}/{name}"):
-            _remove_tree(file_system, f"{path}/{name}")
-        else:
-            file_system.remove(f"{path}/{name}")
-    file_system.rmdir(path)

@@ -17,7 +17,7 @@ from tailrace.logs import get_logger
 
 __all__ = [
     "WHOLE_FILE_MAX", "is_directory", "json_lines", "open_hint", "open_new", "overwrite_file", "read_file", "read_hint",
-    "read_if_there", "replace_file", "write_file",
+    "read_if_there", "remove_tree", "replace_file", "write_file",
 ]
 
 _log = get_logger(__name__)
@@ -37,6 +37,19 @@ def is_directory(file_system: FileSystem, path: str) -> bool:
         return file_system.stat(path).is_dir
     except (FileNotFoundError, NotADirectoryError, OddFileError, PermissionError):
         return False
+
+
+def remove_tree(file_system: FileSystem, path: str) -> None:
+    """Remove a directory with all that is in it; nothing happens if it does not exist."""
+    if not is_directory(file_system, path):
+        return
+    for name in file_system.list(path):
+        child = f"{path}/{name}"
+        if is_directory(file_system, child):
+            remove_tree(file_system, child)
+        else:
+            file_system.remove(child)
+    file_system.rmdir(path)
 
 
 def read_file(file_system: FileSystem, path: str, most: int | None = None) -> bytes:

@@ -13,8 +13,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import orjson
-
 from tailrace.config import BrokerRole, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
@@ -26,7 +24,7 @@ from tailrace.kernels.shared import constants as C
 from tailrace.node.directory_opening import check_directory, has_log, write_abort
 from tailrace.node.lock import lock_store
 from tailrace.remoting.client import RemotingClient
-from tailrace.store.default_message_store import FLUSHED_WIDTH, DefaultMessageStore
+from tailrace.store.default_message_store import DefaultMessageStore, encode_flushed
 from tailrace.store.directory_format import read_format, remembered
 from tailrace.store.geometry import recognise
 from tailrace.store.recovery.log_tail import nonzero_after
@@ -126,8 +124,7 @@ def _lower_flushed(store: DefaultMessageStore, until: int) -> None:
     own = f"{store.root}/{filenames.OWN}"
     store.file_system.makedirs(own)
     with closing(open_hint(store.file_system, f"{store.root}/{filenames.FLUSHED}")) as hint:
-        text = orjson.dumps({"pid": 0, "flushed": until, "dispatched": 0})
-        hint.pwrite(text.ljust(FLUSHED_WIDTH), 0)
+        hint.pwrite(encode_flushed(0, until, 0), 0)
         hint.sync_data()
     store.file_system.sync_dir(own)
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol, final
 
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
-from tailrace.env.whole_files import read_if_there, replace_file
+from tailrace.env.whole_files import read_if_there, remove_tree, replace_file
 from tailrace.errors import ConfigError, StoreError, StoreLockedError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 
@@ -328,7 +328,7 @@ class PosixArchive:
 
     def end_attempts(self, segment: int, name: str = "") -> None:
         """Remove the staging directory of a segment, or of one attempt at it."""
-        self._remove_tree(self.path_of(staging_name(segment, name)))
+        remove_tree(self.file_system, self.path_of(staging_name(segment, name)))
 
     def hold(self) -> Hold:
         """Create the directory, lock it, and finish the move of the days of an older archive."""
@@ -365,17 +365,6 @@ class PosixArchive:
             self._move(f"{source}/{name}", f"{target}/{name}")
         files.sync_dir(target)
         files.rmdir(source)
-
-    def _remove_tree(self, path: str) -> None:
-        if not self.file_system.exists(path):
-            return
-        for name in self.file_system.list(path):
-            child = f"{path}/{name}"
-            if self.file_system.stat(child).is_dir:
-                self._remove_tree(child)
-            else:
-                self.file_system.remove(child)
-        self.file_system.rmdir(path)
 
 
 def is_remote(location: str) -> bool:

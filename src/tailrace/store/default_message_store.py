@@ -55,7 +55,7 @@ from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 from tailrace.store.wall_times import read_wall_times
 
-__all__ = ["FAR_BEHIND", "FLUSHED_WIDTH", "HINTS", "DefaultMessageStore", "NoteEnded"]
+__all__ = ["FAR_BEHIND", "HINTS", "DefaultMessageStore", "NoteEnded", "encode_flushed"]
 
 _log = get_logger(__name__)
 QueueKey = tuple[str, int]
@@ -69,7 +69,7 @@ _UNAWAITED_MS: Final = 10
 FAR_BEHIND: Final = 32 << 20
 """Bytes of the log that may wait for dispatch until `let_dispatch_follow` waits."""
 _FOLLOW_MS: Final = 50
-FLUSHED_WIDTH: Final = 96
+_FLUSHED_WIDTH: Final = 96
 """Bytes of the hint of what is synced, so that a shorter text covers a longer one."""
 FOLLOWS_REASON: Final = "this broker is a slave, only the replication from its master appends"
 HINTS: Final = (
@@ -80,6 +80,15 @@ HINTS: Final = (
                    filenames.TIMERMETRICS, filenames.TRANSACTIONMETRICS)),
 )
 """Files whose failed sync does not stop the store, see the table in docs/contributing/design/crash-consistency.md."""
+
+
+def encode_flushed(pid: int, flushed: int, dispatched: int) -> bytes:
+    """Return the hint ``tailrace/flushed``, which covers any earlier one.
+
+    ``flushed`` is the position up to which other processes may show records, ``dispatched`` the one up to which records
+    have their queue units and index entries.
+    """
+    return orjson.dumps({"pid": pid, "flushed": flushed, "dispatched": dispatched}).ljust(_FLUSHED_WIDTH)
 
 
 @final
@@ -244,19 +253,15 @@ class DefaultMessageStore:
             return -1
 
     def _write_flushed(self) -> None:
-        """Write the hint ``tailrace/flushed``: the position up to which other processes may show records.
-
-        ``dispatched`` is the position up to which records have their queue units and index entries.
-        """
+        """Write the hint ``tailrace/flushed``, see ``encode_flushed``."""
         try:
             with self._flushed_lock:
-                text = orjson.dumps({
-                    "pid": self._pid, "flushed": self.commit_log.queue.flushed_where,
-                    "dispatched": self.reput.reput_from_offset})
+                text = encode_flushed(
+                    self._pid, self.commit_log.queue.flushed_where, self.reput.reput_from_offset)
                 if self._flushed_file is None:
                     self.file_system.makedirs(f"{self.root}/{filenames.OWN}")
                     self._flushed_file = open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")
-                self._flushed_file.pwrite(text.ljust(FLUSHED_WIDTH), 0)
+                self._flushed_file.pwrite(text, 0)
         except OSError as error:  # only a hint: other processes show what the last one covers
             events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
 
