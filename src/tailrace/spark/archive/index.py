@@ -30,7 +30,7 @@ from tailrace.store.archive_manifest import (
     manifest_name,
     read_manifest,
 )
-from tailrace.store.archive_store import ArchiveChangedError, ArchiveStore
+from tailrace.store.archive_store import ArchiveChangedError, ArchiveStore, Head
 
 __all__ = ["GROUP", "INDEX", "Group", "Indexed", "Indexes", "cached_manifest", "group_of", "groups", "index_name",
            "list_indexes", "manifest_of", "read_group", "write_group"]
@@ -152,9 +152,11 @@ class _Cache:
         self._kept: OrderedDict[tuple[str, int, str], tuple[int, Any]] = OrderedDict()
         self._entries = 0
 
-    def get(self, archive: ArchiveStore, name: str, read: Callable[[], Any], entries: Callable[[Any], int]) -> Any:
-        """Return what ``read`` returns for a file; None if it does not exist."""
-        head = archive.head(name)
+    def get(
+        self, archive: ArchiveStore, name: str, head: Head | None, read: Callable[[], Any],
+        entries: Callable[[Any], int],
+    ) -> Any:
+        """Return what ``read`` returns for a file with this head; None without one, as the file does not exist."""
         if head is None:
             return None
         key = f"{archive.location}/{name}", head.size, head.version
@@ -172,10 +174,14 @@ class _Cache:
 _cache: Final = _Cache()
 
 
-def cached_manifest(archive: ArchiveStore, segment: int) -> Manifest | None:
-    """Return what ``read_manifest`` returns, from memory if the file did not change. Raises CorruptionError."""
+def cached_manifest(archive: ArchiveStore, segment: int, head: Head | None = None) -> Manifest | None:
+    """Return what ``read_manifest`` returns, from memory if the file did not change. Raises CorruptionError.
+
+    ``head`` is that of the file if the caller knows it, because an object store is asked for it by a request.
+    """
+    name = manifest_name(segment)
     return _cache.get(
-        archive, manifest_name(segment), lambda: read_manifest(archive, segment),
+        archive, name, head or archive.head(name), lambda: read_manifest(archive, segment),
         lambda found: 1 if found is None else len(found.queues) + len(found.files) + 1)
 
 
@@ -183,9 +189,9 @@ def manifest_of(archive: ArchiveStore, one: Indexed) -> Manifest:
     """Return the manifest of a segment of an index. Raises CorruptionError if it is missing or of other bytes."""
     found = cached_manifest(archive, one.segment)
     if found is None or found.sha256 != one.sha256 or found.size != one.size:
-        state = "missing" if found is None else "another one"
+        state = "missing, but it was there" if found is None else "another one than"
         raise CorruptionError(
-            f"{archive.location}: the manifest of segment {one.segment} is {state} than when the archive was indexed; "
+            f"{archive.location}: the manifest of segment {one.segment} is {state} when the archive was indexed; "
             f"remove {archive.path_of(INDEX)}, which the next archive job makes again")
     return found
 
@@ -199,7 +205,7 @@ def groups(archive: ArchiveStore, segments: Sequence[int]) -> dict[int, Group]:
     for first in list_indexes(archive):
         place = bisect_left(segments, first)
         group = _cache.get(
-            archive, index_name(first), partial(read_group, archive, first),
+            archive, index_name(first), archive.head(index_name(first)), partial(read_group, archive, first),
             lambda found: 1 if found is None else len(found.segments) + len(found.runs))
         if group is not None and [one.segment for one in group.segments] == list(
                 segments[place : place + len(group.segments)]):

@@ -65,7 +65,7 @@ from tailrace.store.archive_manifest import (
     write_manifest,
     wrong_file,
 )
-from tailrace.store.archive_store import ArchiveChangedError, ArchiveStore, archive_at, is_remote
+from tailrace.store.archive_store import ArchiveChangedError, archive_at, is_remote
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import DirectoryState, StoreDirectory
 
@@ -255,7 +255,7 @@ class ArchiveJob:
         self._there = list_manifests(self._archive)
         for segment in self._there:
             try:
-                manifest = self._look(segment, read_manifest)
+                manifest = self._look(segment, cached=False)
             except CorruptionError as error:
                 broken[segment] = str(error)
             else:
@@ -454,13 +454,13 @@ class ArchiveJob:
                 self._archive.delete(file.path)
             self._archive.end_attempts(manifest.segment, result.attempt)
 
-    def _look(
-        self, segment: int, read: Callable[[ArchiveStore, int], Manifest | None] = cached_manifest
-    ) -> Manifest | None:
+    def _look(self, segment: int, *, cached: bool = True) -> Manifest | None:
         """Return the manifest of a segment, and remember its version for a write. Raises CorruptionError."""
         head = self._archive.head(manifest_name(segment))
         self._versions[segment] = "" if head is None else head.version
-        return read(self._archive, segment) if head is not None else None
+        if head is None:
+            return None
+        return cached_manifest(self._archive, segment, head) if cached else read_manifest(self._archive, segment)
 
     def _write(self, manifest: Manifest) -> None:
         """Write a manifest with its link, and the link of the manifest after it."""
