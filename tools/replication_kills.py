@@ -19,7 +19,6 @@ import argparse
 import asyncio
 import collections
 import contextlib
-import json
 import os
 import random
 import shutil
@@ -37,12 +36,11 @@ sys.path.insert(0, str(TESTS / "support"))
 from java_peer import SIZES, JavaPeer, free_port, properties  # noqa: E402
 
 from tailrace import Message, Producer, PullConsumer  # noqa: E402
+from tailrace.client.admin import AdminClient  # noqa: E402
 from tailrace.errors import RemotingError  # noqa: E402
 from tailrace.formats import filenames  # noqa: E402
 from tailrace.formats.commitlog import BLANK_MAGIC  # noqa: E402
-from tailrace.formats.remoting import RequestCode, ResponseCode  # noqa: E402
 from tailrace.pytest_plugin import TailraceBroker  # noqa: E402
-from tailrace.remoting.client import RemotingClient  # noqa: E402
 from tailrace.testing.sent import ViolationError  # noqa: E402
 
 REFERENCE = TESTS / "interop" / "reference" / "rocketmq"
@@ -149,17 +147,11 @@ class Log:
         return self.bytes(at, at + max(size, 0))
 
 
-def ask(address: str, code: int) -> dict:
-    """Return the JSON of an answer. Raises RemotingError."""
+def ha_status(address: str) -> dict:
+    """Return the HARuntimeInfo of a broker. Raises RemotingError."""
     async def asked():
-        client = RemotingClient()
-        try:
-            answer = await client.invoke(address, code, {}, timeout_ms=5000)
-        finally:
-            await client.close()
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingError(f"code {answer.code}: {answer.remark}")
-        return json.loads(answer.body)
+        async with AdminClient(broker=address) as admin:
+            return await admin.ha_status()
 
     return asyncio.run(asked())
 
@@ -169,7 +161,7 @@ def until_it_follows(master: Ours | Java, slave: Ours | Java) -> None:
     until = time.monotonic() + FOLLOWS_S
     while True:
         with contextlib.suppress(RemotingError):
-            status = ask(master.address, RequestCode.GET_BROKER_HA_STATUS)
+            status = ha_status(master.address)
             end = status["masterCommitLogMaxOffset"]
             if any(one["slaveAckOffset"] == end for one in status["haConnectionInfo"]):
                 return

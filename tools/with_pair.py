@@ -22,7 +22,7 @@ from replication_kills import (
     Java,
     Log,
     Ours,
-    ask,
+    ha_status,
     has_reference,
     until_it_follows,
 )
@@ -31,7 +31,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from java_peer import free_port
 
-from tailrace.formats.remoting import RequestCode
 from tailrace.testing.sent import ViolationError
 
 FILE = 100 << 20
@@ -46,7 +45,7 @@ AS_APACHE = {
 def compare(master: Ours, slave: Ours | Java) -> int:
     """Wait for the slave. Return the end of both logs. Raises ViolationError if they differ."""
     until_it_follows(master, slave)
-    end = int(ask(master.address, RequestCode.GET_BROKER_HA_STATUS)["masterCommitLogMaxOffset"])
+    end = int(ha_status(master.address)["masterCommitLogMaxOffset"])
     theirs, ours = (Log(one.root, FILE) for one in (master, slave))
     for start in range(0, end, 8 << 20):
         until = min(start + (8 << 20), end)

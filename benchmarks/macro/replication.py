@@ -19,8 +19,8 @@ are of one side alone: catching up beside quiet.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -28,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,8 @@ from results import note, report
 from store import serving
 
 from tailrace.client import Producer, PullConsumer
-from tailrace.env.loop_thread import EventLoopThread
+from tailrace.client.admin import AdminClient
 from tailrace.errors import RemotingError
-from tailrace.formats.remoting import RequestCode, ResponseCode
-from tailrace.remoting.client import RemotingClient
 
 SIDES = ("tailrace", "reference")
 READY_S = 60
@@ -73,26 +71,19 @@ class Broker:
         self.address, self.pid = address, pid
 
 
-def ask(address: str, code: int) -> dict[str, Any]:
-    """Return the JSON of an answer. Raises RemotingError."""
-    async def asked() -> dict[str, Any]:
-        client = RemotingClient()
-        try:
-            answer = await client.invoke(address, code, {}, timeout_ms=5000)
-        finally:
-            await client.close()
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingError(f"code {answer.code}: {answer.remark}")
-        return dict(json.loads(answer.body))
+def asked(address: str, question: Callable[[AdminClient], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the answer of a broker. Raises RemotingError."""
+    async def ask() -> dict[str, Any]:
+        async with AdminClient(broker=address) as admin:
+            return await question(admin)
 
-    with contextlib.closing(EventLoopThread()) as loop:
-        return loop.run(asked())
+    return asyncio.run(ask())
 
 
 def end_of(address: str) -> int:
     """Return the end of a broker's log; 0 while it does not answer."""
     try:
-        return int(ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]["commitLogMaxOffset"])
+        return int(asked(address, AdminClient.runtime_info)[address]["commitLogMaxOffset"])
     except RemotingError:
         return 0
 
@@ -107,7 +98,7 @@ def wait_until(condition: Any, what: str, seconds: float = READY_S) -> None:
 
 def has_slave(master: str) -> bool:
     """Return whether a slave has everything that its master has."""
-    status = ask(master, RequestCode.GET_BROKER_HA_STATUS)
+    status = asked(master, AdminClient.ha_status)
     return any(one["slaveAckOffset"] == status["masterCommitLogMaxOffset"] for one in status["haConnectionInfo"])
 
 
