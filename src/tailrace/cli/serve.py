@@ -57,13 +57,13 @@ LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
 """Hosts that only this machine can reach, as they are mostly written."""
 ERROR_PERIOD_S: Final = 60.0
 NAMESRV_ADDR: Final = "namesrvAddr"
+"""Setting that may contain the address of the name server of this process; errors name it."""
 SWITCH_S: Final = 0.001
 """Seconds for which a thread that computes keeps the interpreter's lock while the event loop waits for it.
 
 The loop needs the lock after each call of the system, several times for a request. With the 5 ms of Python, a thread
 that encodes the tables of many topics and groups delayed every request by tens of milliseconds.
 """
-"""Setting that may contain the address of the name server of this process; errors name it."""
 
 
 def is_of_this_machine(host: str) -> bool:

@@ -124,7 +124,7 @@ def merged(broker: BrokerContext, settings: Any) -> Any:
 
 
 def of_consumer(broker: BrokerContext, settings: Any) -> tuple[bool, int]:
-    """Return of merged settings what a receive needs: whether the group is in order, and its greatest attempts."""
+    """Return whether a group consumes in order, and how often it gets a message, as `merged` settings say it."""
     if settings.HasField("publishing"):
         made = merged(broker, settings)
         return bool(made.subscription.fifo), int(made.backoff_policy.max_attempts)

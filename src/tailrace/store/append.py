@@ -582,7 +582,7 @@ class Appender:
         return writer._result(_PUT_OK, "")
 
     def append_some(self, writer: RecordWriter) -> PutMessageResult:
-        """Append the first records of a writer, as many as fit the last file, which are puts of their own.
+        """Append the first records of a writer, as many as fit the last file. They count as several puts.
 
         The result says how many they are. No refusal is counted: the caller puts the next record by itself, and that
         put starts the next file or is refused.

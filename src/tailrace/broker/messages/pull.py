@@ -53,7 +53,7 @@ MAX_BYTES: Final = 4 << 20
 LIMITED_DELAY_S: Final = 3.0
 """Wait, in seconds, of a pull consumer whose group has read too much from the disk; then it gets one message."""
 _FAR_BYTES: Final = 64 << 20
-"""A slave keeps a reader whose messages are more bytes of the log before its end than this."""
+"""A slave keeps a reader if more bytes of the log than these are between its messages and the end."""
 PASSIVELY: Final = "CONSUME_PASSIVELY"
 """Consume type in the heartbeat of a push consumer."""
 CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
@@ -217,8 +217,8 @@ class PullMessageProcessor:
         """Return the id of the broker from which a consumer that gets ``records`` should pull next.
 
         With ``slaveReadEnable`` a master sends readers of messages that are only on its disk to a slave, if one is in
-        sync. A slave keeps its readers while they are far from the end of the log, or else each of their pulls would
-        be the first one of old messages at the master; and while it has no connection to its master.
+        sync. A slave keeps its readers while they are far from the end of the log, because the master would send them
+        back immediately, and while it has no connection to its master.
         """
         broker = self._broker
         if broker.slave is not None:
