@@ -6,8 +6,9 @@ Clients of 5.5.0 use their own allocation if the first answer is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, final
 
 from tailrace.broker.clients.client_manager import BROADCASTING
 from tailrace.broker.core.context import BrokerContext
@@ -23,12 +24,14 @@ from tailrace.node.topic_config import PERM_READ
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.bodies import json_object, number_in, text_in
 from tailrace.requests.config_changes import Change, creates_missing
-from tailrace.requests.reply import Answer
+from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["QueryAssignmentProcessor"]
 
 QUEUES_MAX: Final = 100_000
 """Number of queues of a topic on all brokers together."""
+STEP: Final = 500
+"""Queues that are listed or encoded in a step of the event loop, which takes less than a millisecond."""
 _Queues = Sequence[tuple[str, int]]
 _Allocate = Callable[[_Queues, int, int], _Queues]
 STRATEGIES: Final[dict[str, _Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": in_turn}
@@ -48,33 +51,38 @@ class QueryAssignmentProcessor:
         server.register(self.query, RequestCode.QUERY_ASSIGNMENT)
         server.register(self.set_mode, RequestCode.SET_MESSAGE_REQUEST_MODE)
 
-    def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the queues of a member: request 400.
+    def query(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Return the queues of a member: request 400. Many queues take several turns of the event loop.
 
         If the topic or the group is not known yet, the answer has no ``messageQueueAssignments``, and the client
         keeps its queues. With an empty list the client gives up all queues.
         """
         body = json_object(request)
         topic, group = text_in(body, "topic"), text_in(body, "consumerGroup")
+        client_id = str(body.get("clientId") or "")
         strategy = str(body.get("strategyName") or "AVG")
         broadcast = body.get("messageModel") == BROADCASTING
-        allocate = STRATEGIES.get(strategy)
-        if allocate is None and not broadcast:
+        allocate = averagely if broadcast else STRATEGIES.get(strategy)
+        if allocate is None:
             # RocketMQ answers success without queues, and the client consumes nothing.
             return request.answer(
                 ResponseCode.INVALID_PARAMETER,
                 f"unsupported strategy [{strategy}]; known are {', '.join(STRATEGIES)}")
-        queues = self._queues(topic)
+        readable = self._readable(topic)
         mode, shared = self._mode(topic, group)
-        if queues is not None and allocate is not None and not broadcast:
-            queues = self._share(
-                group, str(body.get("clientId") or ""), queues, allocate, shared if mode == POP else None)
-        if queues is None:
+        if broadcast:  # each member has all queues, as the only member of a group has
+            members, shares = [client_id], None
+        else:
+            info = self._broker.consumers.find(group)
+            members = sorted(info.client_ids()) if info is not None else []
+            shares = shared if mode == POP else None
+        if readable is None or not members:
             return request.answer(body=b"{}")
-        return request.answer(body=fastjson.dumps({"messageQueueAssignments": [
-            {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": mode}
-            for name, queue_id in queues
-        ]}))
+        share = partial(_share, members, client_id, allocate, shares)
+        parts: list[bytes] = []
+        return in_turns(
+            self._broker.loop, partial(Reply, channel, request), _encoded(topic, mode, readable, share, parts),
+            lambda: request.answer(body=b'{"messageQueueAssignments":[%b]}' % b",".join(parts)))
 
     def _mode(self, topic: str, group: str) -> tuple[str, int]:
         """Return the mode (pull or POP) of a group on a topic, and popShareQueueNum.
@@ -91,10 +99,10 @@ class QueryAssignmentProcessor:
             return PULL, 0
         return config.default_message_request_mode, config.default_pop_share_queue_num
 
-    def _queues(self, topic: str) -> _Queues | None:
-        """Return (broker, queue id) of every readable queue, sorted; None if no broker has the topic.
+    def _readable(self, topic: str) -> Mapping[str, int] | None:
+        """Return the numbers of readable queues by broker, sorted; None if no broker has the topic.
 
-        Raises StoreError if there are too many.
+        Raises StoreError if there are too many queues.
         """
         route = self._broker.route(topic)
         if route is None:
@@ -102,31 +110,9 @@ class QueryAssignmentProcessor:
         total = sum(max(0, data["readQueueNums"]) for data in route["queueDatas"])
         if total > QUEUES_MAX:  # another broker may have registered any number
             raise StoreError(f"topic {topic} has {total} queues, the limit is {QUEUES_MAX}")
-        return sorted(
-            (str(data["brokerName"]), queue_id) for data in route["queueDatas"]
-            if data["perm"] & PERM_READ for queue_id in range(data["readQueueNums"]))
-
-    def _share(
-        self, group: str, client_id: str, queues: _Queues, allocate: _Allocate, shared: int | None
-    ) -> _Queues | None:
-        """Return the queues of a member. ``shared`` is popShareQueueNum, None for a group that pulls."""
-        info = self._broker.consumers.find(group)
-        if info is None:
-            return None
-        members = sorted(info.client_ids())
-        if client_id not in members:
-            return []
-        place = members.index(client_id)
-        if shared is None:
-            return allocate(queues, place, len(members))
-        if shared <= 0 or shared >= len(members) - 1:  # every member pops all queues of each broker
-            return [(name, ALL_QUEUES) for name in dict.fromkeys(name for name, _ in queues)]
-        if len(members) > len(queues):
-            return [queues[place % len(queues)]] if queues else []
-        found = [
-            queue for following in range(shared + 1)
-            for queue in allocate(queues, (place + following) % len(members), len(members))]
-        return list(dict.fromkeys(found))
+        return dict(sorted(
+            (str(data["brokerName"]), data["readQueueNums"]) for data in route["queueDatas"]
+            if data["perm"] & PERM_READ))
 
     @creates_missing
     def set_mode(self, channel: Channel, request: RemotingCommand) -> Answer:
@@ -153,3 +139,40 @@ class QueryAssignmentProcessor:
             topic, group, str(mode), shared,
             lambda topic, group: broker.topics.select(topic) is not None and broker.groups.select(group) is not None))
         return self.changes.apply(channel, request, [change], request.answer)
+
+
+def _encoded(
+    topic: str, mode: str, readable: Mapping[str, int], share: Callable[[_Queues], _Queues], parts: list[bytes]
+) -> Iterator[None]:
+    """Append the text of the queues that ``share`` returns to ``parts``, at most `STEP` queues in a step."""
+    queues: list[tuple[str, int]] = []
+    for name, count in readable.items():
+        for first in range(0, count, STEP):
+            queues += [(name, queue_id) for queue_id in range(first, min(first + STEP, count))]
+            yield
+    mine = share(queues)
+    for first in range(0, len(mine), STEP):
+        entries: list[dict[str, Any]] = [
+            {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": mode}
+            for name, queue_id in mine[first : first + STEP]]
+        parts.append(fastjson.dumps(entries)[1:-1])
+        yield
+
+
+def _share(
+    members: Sequence[str], client_id: str, allocate: _Allocate, shared: int | None, queues: _Queues
+) -> _Queues:
+    """Return the queues of a member. ``shared`` is popShareQueueNum, None for a group that pulls."""
+    if client_id not in members:
+        return []
+    place = members.index(client_id)
+    if shared is None:
+        return allocate(queues, place, len(members))
+    if shared <= 0 or shared >= len(members) - 1:  # every member pops all queues of each broker
+        return [(name, ALL_QUEUES) for name in dict.fromkeys(name for name, _ in queues)]
+    if len(members) > len(queues):
+        return [queues[place % len(queues)]] if queues else []
+    found = [
+        queue for following in range(shared + 1)
+        for queue in allocate(queues, (place + following) % len(members), len(members))]
+    return list(dict.fromkeys(found))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 
 import pytest
 
 from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
 from tailrace.broker.consumers.client_manage import ClientManageProcessor
+from tailrace.broker.pop import query_assignment
 from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.client.allocation import averagely, in_turn
 from tailrace.config import BrokerConfig
@@ -183,6 +186,31 @@ def test_more_members_that_pop_than_queues_have_one_each(query, join, modes, bro
     join(*members)
     modes._decode({"messageRequestModeMap": {"orders": {"g": {"mode": "POP", "popShareQueueNum": 1}}}})
     assert [query(member, mode="POP") for member in members] == [[0], [1], [0], [1], [0]]
+
+
+@pytest.mark.parametrize("model", ["CLUSTERING", "BROADCASTING"])
+def test_many_queues_are_answered_in_turns_of_the_event_loop(
+    assignment, broker, join, kit, channel, monkeypatch, model
+):
+    """Others are served in the meantime, however many queues there are; here each turn has time for ten queues."""
+    monkeypatch.setattr(query_assignment, "STEP", 10)
+    broker.topics.update(TopicConfig(topic_name="orders", read_queue_nums=95, write_queue_nums=95))
+    join("c1")
+    body = {"topic": "orders", "consumerGroup": "g", "clientId": "c1", "messageModel": model}
+    turns, times = [], itertools.count()
+
+    async def run():
+        assert assignment.query(channel, kit.request(400, body=json.dumps(body).encode())) is None
+        while not channel.sent:
+            turns.append(None)
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(broker.loop, "time", lambda: next(times))
+    broker.loop.run_until_complete(run())
+    (answer,) = channel.sent
+    found = json.loads(answer.body)["messageQueueAssignments"]
+    assert [entry["messageQueue"]["queueId"] for entry in found] == list(range(95))
+    assert len(turns) >= 18
 
 
 def test_the_mode_of_groups_without_one_is_set_for_all(store, loop, kit, channel):
