@@ -1,12 +1,15 @@
 """Which clients subscribe to which Lite topics (LiteSubscriptionRegistryImpl). Used on the event loop only.
 
+Changes with many Lite topics are iterators: the event loop takes some steps of them in a turn (`in_turns`), and serves
+other requests between the turns. Each step leaves all tables complete, and a change ends if its client is removed.
+
 A member of a group with ``lite.sub.wildcard`` gets the messages of all Lite topics of its parent topic. It is in the
 tables with one queue ``TOPIC@GROUP``, which does not exist.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
@@ -22,12 +25,14 @@ from tailrace.logs import get_logger
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting import Channel
 
-__all__ = ["ClientGroup", "LiteSubscription", "LiteSubscriptionRegistry", "is_mine", "shards"]
+__all__ = ["Claim", "ClientGroup", "LiteSubscription", "LiteSubscriptionRegistry", "is_mine", "shards"]
 
 _log = get_logger(__name__)
 PERM_WRITE: Final = 2
 OF_CLIENT_MAX: Final = 10_000
 """Lite topics of a client. When it goes they are forgotten in one step of the event loop, about 1 us each."""
+Claim = Callable[[], None]
+"""Gives a client id to the user that sent the request, before its first subscription is visible; or RefusalError."""
 Offsets = Callable[[str], int | None]
 """Returns the offset at which a group reads a queue after a subscription; None: where it is."""
 
@@ -71,21 +76,26 @@ class LiteSubscriptionRegistry:
     # -- changes
 
     def add(
-        self, channel: Channel, client_id: str, group: str, topic: str, queues: Iterable[str], offset_of: Offsets
-    ) -> None:
-        """Subscribe a client to further Lite topics. Raises RefusalError."""
+        self, channel: Channel, client_id: str, group: str, topic: str, queues: Iterable[str], claim: Claim,
+        offset_of: Offsets,
+    ) -> Iterator[None]:
+        """Subscribe a client to further Lite topics, one in a step. Raises RefusalError."""
         config = self._broker.groups.select(group)
         if config is not None and config.is_lite_wildcard:
             raise RefusalError(
                 ResponseCode.ILLEGAL_OPERATION, "subscribe lite operation is not supported for this group")
-        wanted = self._mine(topic, queues)
+        wanted: dict[str, None] = {}
+        yield from self._take_mine(topic, queues, wanted)
         self._check_room(client_id, wanted)
         if not wanted and client_id not in self._clients:
             return
+        claim()
         mine = self._subscription(channel, client_id, group, topic)
         member = ClientGroup(client_id, group)
         exclusive = config is not None and config.is_lite_exclusive
         for queue in wanted:
+            if self._clients.get(client_id) is not mine:
+                return
             if exclusive:
                 self._exclude_others(member, queue)
                 self._evicted.get(client_id, set()).discard(queue)
@@ -94,47 +104,61 @@ class LiteSubscriptionRegistry:
                 if queue in mine.queues:  # it has subscribed before, and there may be messages again
                     self.on_register(member, queue)
             self._join(mine, member, queue)
+            yield
 
-    def add_all(self, channel: Channel, client_id: str, group: str, topic: str, queues: Iterable[str]) -> None:
-        """Make these the only Lite topics of a client. Raises RefusalError.
+    def add_all(
+        self, channel: Channel, client_id: str, group: str, topic: str, queues: Iterable[str], claim: Claim
+    ) -> Iterator[None]:
+        """Make these the only Lite topics of a client, one in a step. Raises RefusalError.
 
         Of an exclusive group a client does not get back what another member has taken: the notification may not have
         reached it, so it is repeated.
         """
         config = self._broker.groups.select(group)
-        if config is not None and config.is_lite_wildcard:
-            wanted = {f"{topic}@{group}"}
+        wanted: dict[str, None] = {}
+        wildcard = config is not None and config.is_lite_wildcard
+        if wildcard:
+            wanted[f"{topic}@{group}"] = None
         else:
-            wanted = set(self._mine(topic, queues))
+            yield from self._take_mine(topic, queues, wanted)
         self._check_room(client_id, wanted)
         if not wanted and client_id not in self._clients:
             return
-        if config is not None and config.is_lite_wildcard:
-            self._wildcards.setdefault(topic, set()).add(group)
+        claim()
         mine = self._subscription(channel, client_id, group, topic)
         member = ClientGroup(client_id, group)
-        for queue in mine.queues - wanted:
+        for queue in mine.queues - wanted.keys():
+            if self._clients.get(client_id) is not mine:
+                return
             self._leave(mine, member, queue)
-        lost = self._evicted.get(client_id, set()) & wanted
-        for queue in sorted(wanted - lost):
-            self._join(mine, member, queue)
-        for queue in sorted(lost):
-            self._notify(member, queue)
-        self._forget_evictions(client_id, lost)
+            yield
+        for queue in sorted(wanted):
+            if self._clients.get(client_id) is not mine:
+                return
+            if self.is_evicted(client_id, queue):
+                self._notify(member, queue)
+            else:
+                self._join(mine, member, queue)
+                if wildcard:
+                    self._wildcards.setdefault(topic, set()).add(group)
+            yield
+        self._forget_evictions(client_id, self._evicted.get(client_id, set()) & wanted.keys())
 
-    def remove(self, client_id: str, group: str, queues: Iterable[str]) -> None:
-        """End the subscriptions of a client to some Lite topics."""
+    def remove(self, client_id: str, group: str, queues: Iterable[str]) -> Iterator[None]:
+        """End the subscriptions of a client to some Lite topics, one in a step."""
         mine = self._clients.get(client_id)
         if mine is None:
             return
         mine.updated_ms = self._broker.clock.now_ms()
         member, config = ClientGroup(client_id, mine.group), self._broker.groups.select(group)
         from_start = config is not None and config.is_set("lite.sub.reset.offset.unsubscribe")
-        lost = self._evicted.get(client_id, set())
         for queue in queues:
-            lost.discard(queue)
+            if self._clients.get(client_id) is not mine:
+                return
+            self._evicted.get(client_id, set()).discard(queue)
             if self._leave(mine, member, queue) and from_start:
                 self._reset(member, queue, 0)
+            yield
 
     def remove_all(self, client_id: str) -> None:
         """Forget a client."""
@@ -210,12 +234,16 @@ class LiteSubscriptionRegistry:
 
     # -- parts
 
-    def _mine(self, topic: str, queues: Iterable[str]) -> list[str]:
-        """Return the Lite topics of this broker: by their names, or because they have messages here."""
+    def _take_mine(self, topic: str, queues: Iterable[str], mine: dict[str, None]) -> Iterator[None]:
+        """Put the Lite topics of this broker into ``mine``: by their names, or because they have messages here."""
         own, brokers = self._broker.config.broker_name, shards(self._broker, topic)
         if set(brokers) <= {own}:
-            return list(queues)
-        return [queue for queue in queues if is_mine(own, brokers, queue) or end_of(self._broker.store, queue) > 0]
+            mine.update(dict.fromkeys(queues))
+            return
+        for queue in queues:
+            if is_mine(own, brokers, queue) or end_of(self._broker.store, queue) > 0:
+                mine[queue] = None
+            yield
 
     def _check_room(self, client_id: str, queues: Iterable[str]) -> None:
         mine = self._clients.get(client_id)
@@ -244,12 +272,13 @@ class LiteSubscriptionRegistry:
         return mine
 
     def _join(self, mine: LiteSubscription, member: ClientGroup, queue: str) -> None:
+        if member in self._of_queue.get(queue, ()):
+            return
+        self._check_room(member.client_id, (queue,))  # others may have subscribed since the first step
         mine.queues.add(queue)
-        members = self._of_queue.setdefault(queue, {})
-        if member not in members:
-            members[member] = None
-            self.count += 1
-            self.on_register(member, queue)
+        self._of_queue.setdefault(queue, {})[member] = None
+        self.count += 1
+        self.on_register(member, queue)
 
     def _leave(self, mine: LiteSubscription, member: ClientGroup, queue: str) -> bool:
         mine.queues.discard(queue)

@@ -225,7 +225,7 @@ def test_a_user_that_has_left_has_no_subscriptions_to_lite_topics(tmp_path, how)
             registry, channels = w.controller._lite.registry, w.controller.servers[0].channels
             for name, client_id in (("temp", "c1"), ("root", "c2")):
                 (channel,) = [one for one in channels if name in one.users]
-                registry.add_all(channel, client_id, GROUP, TOPIC, ["%LMQ%$secret$a"])
+                assert list(registry.add_all(channel, client_id, GROUP, TOPIC, ["%LMQ%$secret$a"], lambda: None))
             await w.do(*LEAVES[how])
             assert registry.clients_of(GROUP) == ["c2"]
 

@@ -69,6 +69,70 @@ def test_clients_with_many_subscriptions_are_removed_in_turns_of_the_event_loop(
     assert (world.lite.registry.count, [answer.code for answer in channel.sent]) == (0, [0])
 
 
+class Busy:
+    """Serves a change on an event loop of which each turn has time for one step."""
+
+    def __init__(self, world, kit, monkeypatch):
+        self.world, self.kit, self.channel, self.turns = world, kit, kit.FakeChannel(), 0
+        times = itertools.count()
+        monkeypatch.setattr(world.loop, "is_running", lambda: True)
+        monkeypatch.setattr(world.loop, "time", lambda: next(times))
+        soon = world.loop.call_soon
+
+        def counted(*call):
+            self.turns += 1
+            soon(*call)
+
+        monkeypatch.setattr(world.loop, "call_soon", counted)
+
+    def begin(self, *names, action, client="c"):
+        entry = {"action": action, "clientId": client, "group": "lite", "topic": "parent", "liteTopicSet": names}
+        body = json.dumps({"subscriptionSet": [entry]}).encode()
+        return self.world.lite.subscriptions.change(self.channel, self.kit.request(200_071, {}, body))
+
+    def end(self):
+        self.world.loop.run()
+        return [answer.code for answer in self.channel.sent]
+
+
+@pytest.fixture
+def busy(world, kit, monkeypatch):
+    return Busy(world, kit, monkeypatch)
+
+
+@pytest.mark.parametrize("action", ["PARTIAL_ADD", "PARTIAL_REMOVE", "COMPLETE_ADD"])
+def test_the_lite_topics_of_an_entry_are_changed_in_turns_of_the_event_loop(world, busy, action):
+    names = [f"n{number}" for number in range(20)]
+    if action != "PARTIAL_ADD":
+        list(world.lite.registry.add_all(
+            busy.channel, "c", "lite", "parent", [f"%LMQ%$parent${name}" for name in names], lambda: None))
+    assert busy.begin(*names if action != "COMPLETE_ADD" else ["other"], action=action) is None
+    assert busy.end() == [0]
+    assert busy.turns >= 20
+    assert mine(world) == {"PARTIAL_ADD": sorted(names), "PARTIAL_REMOVE": [], "COMPLETE_ADD": ["other"]}[action]
+
+
+@pytest.mark.parametrize("action", ["PARTIAL_ADD", "COMPLETE_ADD"])
+def test_a_client_that_leaves_between_two_turns_gets_no_further_lite_topics(world, busy, action):
+    assert busy.begin("a", "b", "c", action=action) is None
+    assert mine(world) is not None
+    world.lite.registry.remove_all("c")
+    assert busy.end() == [0]
+    assert (mine(world), world.lite.registry.count) == (None, 0)
+    assert not any(world.lite.registry.members(f"%LMQ%$parent${name}") for name in "abc")
+
+
+def test_the_quota_holds_for_two_changes_that_take_turns(open_world, kit, monkeypatch):
+    world = open_world(max_lite_subscription_count=3)
+    world.topic()
+    world.group()
+    one, other = Busy(world, kit, monkeypatch), Busy(world, kit, monkeypatch)
+    assert one.begin("a", "b", action="PARTIAL_ADD") is None
+    assert other.begin("c", "d", action="PARTIAL_ADD", client="d") is None
+    assert (one.end(), other.end()) == ([0], [2018])
+    assert world.lite.registry.count == 3
+
+
 def test_an_empty_body_is_refused(world):
     assert world.ask(world.lite.subscriptions.change, {}, b"", 200_071).code == 604
 
