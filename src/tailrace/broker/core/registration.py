@@ -168,7 +168,7 @@ class Registration:
     def _body(self) -> bytes:
         """Return a RegisterBrokerBody with every topic."""
         mappings = self._broker.topics.mappings
-        return fastjson.dumps({
+        return fastjson.dumps_large({
             "filterServerList": [],
             "topicConfigSerializeWrapper": {
                 **self._broker.topics.to_json(),

@@ -11,10 +11,15 @@ import pytest
 
 from tailrace.broker import BrokerController
 from tailrace.broker.core.listeners import is_own_address
-from tailrace.broker.core.registration import name_server_addresses, registered_elsewhere
+from tailrace.broker.core.registration import (
+    Registration,
+    name_server_addresses,
+    registered_elsewhere,
+)
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.errors import ConfigError, StoreError
+from tailrace.formats import fastjson
 from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting.client import RemotingClient
 
@@ -108,6 +113,18 @@ async def unreachable(tmp_path, kit, client, caplog):
 
 def test_a_name_server_that_comes_later_is_found_and_said_once(tmp_path, kit, client, caplog):
     asyncio.run(unreachable(tmp_path, kit, client, caplog))
+
+
+def test_many_topics_are_encoded_in_parts_between_which_the_event_loop_works(broker, monkeypatch):
+    broker.topics.update_all([TopicConfig(topic_name=f"t{number}") for number in range(20)])
+    parts, dumps = [], fastjson.orjson.dumps
+    monkeypatch.setattr(fastjson, "_PART", 50)
+    monkeypatch.setattr(fastjson.orjson, "dumps", lambda *some, **more: parts.append(dumps(*some, **more)) or parts[-1])
+    body = Registration(broker, [])._body()
+    assert len(parts) > 5
+    assert max(map(len, parts)) < len(body) / 2
+    topics = json.loads(body)["topicConfigSerializeWrapper"]["topicConfigTable"]
+    assert topics.keys() >= {f"t{number}" for number in range(20)}
 
 
 def test_addresses_are_read_and_wrong_ones_all_named():
