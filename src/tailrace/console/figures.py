@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 from tailrace.broker.consumers.lags import Lag, QueueLag, sums
 from tailrace.broker.core.context import BrokerContext
 from tailrace.console.viewer import Viewer
+from tailrace.env.pauses import in_steps, pause
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.node.subscription_group import is_system_group
-from tailrace.requests.executors import in_steps, pause
 
 __all__ = ["DeadLetters", "Figures", "GroupLag", "TopicSize", "group_names", "is_own_topic", "oldest_ms"]
 

@@ -14,11 +14,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, final
 
+from tailrace.env.pauses import no_pause, pause
 from tailrace.errors import FilterExpressionError, RefusalError
 from tailrace.filters.sql_expression import SqlExpression
 from tailrace.formats.remoting import ResponseCode
 from tailrace.requests.config_changes import NotPreparedError
-from tailrace.requests.executors import no_pause, pause
 
 __all__ = ["AT_ONCE_MAX", "REMEMBERED_MAX", "SQL92", "SQL_MAX", "compile_filter", "compile_sql", "prepare_sql"]
 

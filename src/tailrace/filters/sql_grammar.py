@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
 
+from tailrace.env.pauses import in_steps, no_pause
 from tailrace.errors import FilterExpressionError
 from tailrace.filters.sql_expression import Node, SqlBuilder, SqlExpression
-from tailrace.requests.executors import in_steps, no_pause
 
 __all__ = ["parse_sql"]
 

@@ -215,9 +215,12 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
 
     def forget(self, topics: set[str], groups: set[str]) -> None:
         """Forget the pops of topics and of groups that were deleted."""
-        for topic, group, queue_id, _ in self.entries():
+        self.check_owner()
+        for key in list(self._table):
+            topic, _, group = key.partition("@")
             if topic in topics or group in groups:
-                self.clear(topic, group, queue_id)
+                del self._table[key]
+                self._dirty = True
 
     def drop_unused(self, is_used: Callable[[str, str, int], bool]) -> None:
         """Forget entries of deleted topics, groups and queues, and old entries."""

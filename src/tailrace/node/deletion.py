@@ -14,12 +14,14 @@ the topics is written last. An open that finds the first and not the second comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, final
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.pauses import in_steps, no_pause
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
@@ -41,6 +43,8 @@ __all__ = ["Deleted", "Deletion", "GroupState", "StateFiles", "complete_deletion
 
 _log = get_logger(__name__)
 _GROUPS: Final = "subscriptionGroup.json"
+STEP: Final = 1_000
+"""Names that are looked at between two pauses, in about half a millisecond."""
 _BY_TOPIC_AND_GROUP: Final = {
     "consumerOffset.json": ("offsetTable",),
     "lmqConsumerOffset.json": ("offsetTable", "lmqOffsetTable"),
@@ -50,6 +54,7 @@ _BY_TOPIC_AND_GROUP: Final = {
 }
 """Members of state files whose keys are ``topic`` or ``topic@group``."""
 Also = Callable[[], None]
+_Item = TypeVar("_Item")
 
 
 class Deleted(NamedTuple):
@@ -68,6 +73,10 @@ class Deleted(NamedTuple):
 
 class GroupState(Protocol):
     """What is known of groups: offsets, orderly pops, expressions, request modes."""
+
+    def pause(self) -> None:
+        """Let other threads work; it is called after each step of a computation."""
+        ...
 
     def groups(self) -> set[str]:
         """Return the names of all groups that have a configuration or offsets."""
@@ -127,6 +136,10 @@ class StateFiles(GroupState):
         self._config_dir = config_dir
         self._names = names
 
+    def pause(self) -> None:
+        """Do nothing, because nothing waits."""
+        no_pause()
+
     def groups(self) -> set[str]:
         """Return the names of all groups that have a configuration or offsets."""
         found = (read_config(self._file_system, f"{self._config_dir}/{_GROUPS}") or {}).get("subscriptionGroupTable")
@@ -179,8 +192,8 @@ class Deletion:
         wanted, known, groups = set(topics), self._known(), self.state.groups()
         if system := sorted(filter(self._topics.has_state_of_broker, wanted)):
             raise StoreError(f"{', '.join(system)}: a system topic of the broker cannot be deleted")
-        lite = {queue for queue in known if parent_of(queue) in wanted}
-        retries = _retries(known, lambda group, topic: topic in wanted and group in groups)
+        lite = {queue for queue in self._in_steps(known) if parent_of(queue) in wanted}
+        retries = _retries(self._in_steps(known), lambda group, topic: topic in wanted and group in groups)
         kept = self._shared(retries - wanted, groups, gone=wanted)
         return self._delete(wanted | lite | retries - kept, kept, _nothing)
 
@@ -192,7 +205,7 @@ class Deletion:
         """
         self._check_may_change()
         wanted, known = set(groups), self._known()
-        retries = _retries(known, lambda group, topic: group in wanted and topic in known)
+        retries = _retries(self._in_steps(known), lambda group, topic: group in wanted and topic in known)
         retries |= known & {f"{RETRY_GROUP_TOPIC_PREFIX}{group}" for group in wanted}
         kept = self._shared(retries, self.state.groups() - wanted, gone=set())
         letters = known & {f"{DLQ_GROUP_TOPIC_PREFIX}{group}" for group in wanted}
@@ -234,8 +247,11 @@ class Deletion:
 
     def _known(self) -> set[str]:
         """Return all topics that have a configuration, a queue, or messages that are not dispatched."""
-        return {*list(self._topics.table), *(topic for topic, _ in list(self._store.queues.table)),
-                *(topic for topic, _ in list(self._store.commit_log.queue_offsets))}
+        queues = chain(list(self._store.queues.table), list(self._store.commit_log.queue_offsets))
+        return {*list(self._topics.table), *(topic for topic, _ in self._in_steps(queues))}
+
+    def _in_steps(self, items: Iterable[_Item]) -> Iterator[_Item]:
+        return in_steps(items, STEP, self.state.pause)
 
     def _shared(self, retries: set[str], groups: set[str], *, gone: set[str]) -> set[str]:
         """Return the retry topics whose name is also that of a topic and one of ``groups`` that stay.

@@ -35,6 +35,7 @@ from tailrace.broker.consumers.lags import Lag, QueueLag, sums
 from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.statistics.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env import supervision
+from tailrace.env.pauses import in_steps, no_pause
 from tailrace.env.thread_times import processor_seconds
 from tailrace.formats.names import (
     DLQ_GROUP_TOPIC_PREFIX,
@@ -45,7 +46,7 @@ from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.acceptor import Acceptor
-from tailrace.requests.executors import BoundedExecutor, in_steps, no_pause
+from tailrace.requests.executors import BoundedExecutor
 
 __all__ = ["Exposition", "format_of"]
 

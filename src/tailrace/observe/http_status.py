@@ -40,6 +40,7 @@ from tailrace.auth.check import AccessControl
 from tailrace.auth.model import User
 from tailrace.broker.core.context import BrokerContext
 from tailrace.config import BrokerConfig
+from tailrace.env.pauses import pause
 from tailrace.errors import RefusalError
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
@@ -51,7 +52,6 @@ from tailrace.remoting.addresses import address_text
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address
 from tailrace.requests.durable_answers import PENDING_LIMIT
-from tailrace.requests.executors import pause
 
 __all__ = [
     "ACTIONS", "Actions", "Asked", "HttpAnswer", "HttpStatusServer", "May", "Pages", "RecoveryProgress",

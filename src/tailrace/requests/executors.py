@@ -10,47 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar, final
 
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import ResponseCode
 
-__all__ = ["BoundedExecutor", "Executors", "in_steps", "no_pause", "pause"]
+__all__ = ["BoundedExecutor", "Executors"]
 
 _Result = TypeVar("_Result")
-_Item = TypeVar("_Item")
 LOOK_UPS_MAX: Final = 200
 """Look-ups that may wait, such as the end of a transaction by its id; each takes a few reads of the disk."""
 FILES_MAX: Final = 100
 """Writes of state files that may wait. There are fewer state files, and one write of each at a time."""
-PAUSE_S: Final = 0.000_5
-_never: Final = threading.Event()
 BACKGROUND_MAX: Final = 1_000
 """Work of the broker itself, and parts of answers, that may wait."""
-
-
-def pause() -> None:
-    """Let the event loop work; a thread that computes for long calls it after each half a millisecond.
-
-    Without a pause the event loop waits for the switch interval of the interpreter each time that it needs its lock:
-    1 ms in a server, 5 ms elsewhere.
-    """
-    _never.wait(PAUSE_S)
-
-
-def no_pause() -> None:
-    """Do nothing: the pause of work for which nothing waits."""
-
-
-def in_steps(items: Iterable[_Item], size: int, pause: Callable[[], None]) -> Iterator[_Item]:
-    """Yield items, and call ``pause`` each time that the caller has handled ``size`` of them."""
-    for number, item in enumerate(items, 1):
-        yield item
-        if not number % size:
-            pause()
 
 
 @final

@@ -11,6 +11,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import FatalStorageError, StoreError, UnknownTopicError
+from tailrace.node import deletion
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.store_opening import StoreParts
@@ -58,6 +59,16 @@ def topics_of(store):
         config.topic_name)}
     assert queues <= configs, "a queue without a topic"
     return configs
+
+
+def test_names_are_looked_at_in_steps_with_pauses_for_other_threads(files, monkeypatch):
+    monkeypatch.setattr(deletion, "STEP", 5)
+    pauses = []
+    with opened(files) as store:
+        fill(store, *(f"t{number}" for number in range(20)))
+        monkeypatch.setattr(store.deletion.state, "pause", lambda: pauses.append(None))
+        assert store.delete_topics(["t1"]) == (["t1"], [])
+    assert len(pauses) >= 3 * 20 // 5, "of the queues, for Lite topics and for retry topics"
 
 
 def test_offsets_pops_expressions_and_modes_go_with_the_topic(files):

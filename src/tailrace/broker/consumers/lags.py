@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from tailrace.broker.core.context import BrokerContext
+from tailrace.env.pauses import in_steps, no_pause
 from tailrace.formats.lite import parent_of
-from tailrace.requests.executors import in_steps, no_pause
 from tailrace.store.queue_reader import QueueReader
 
 __all__ = ["Lag", "QueueLag", "lag_of", "queue_lags", "sums"]

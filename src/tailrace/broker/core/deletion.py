@@ -7,9 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, final
 
+from tailrace.env.pauses import in_steps, pause
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand
-from tailrace.node.deletion import Deleted, GroupState, StateFiles
+from tailrace.node.deletion import STEP, Deleted, GroupState, StateFiles
 from tailrace.node.message_request_mode import MessageRequestModeManager
 
 if TYPE_CHECKING:
@@ -31,9 +32,14 @@ class BrokerState(GroupState):
         self.on_loop: list[Callable[[set[str], set[str]], None]] = []
         """Functions that forget topics and groups in tables of the event loop, which calls them."""
 
+    def pause(self) -> None:
+        """Let the event loop work."""
+        pause()
+
     def groups(self) -> set[str]:
         """Return the names of all groups that have a configuration or offsets."""
-        return {*(config.group_name for config in self._broker.groups.items()), *self._broker.offsets.topics_by_group()}
+        pairs = in_steps(self._broker.offsets.pairs(), STEP, self.pause)
+        return {*list(self._broker.groups.table), *(group for _, group in pairs)}
 
     def forget(self, topics: set[str], also: Callable[[], None]) -> None:
         """Forget offsets and request modes of topics."""
