@@ -166,7 +166,6 @@ class Connection:
     def __init__(self):
         self.peer, self.peer_ip, self.born_host = "127.0.0.1:50000", "127.0.0.1", b"\x7f\0\0\1\0\0\xc3P"
         self.closed = self.paused = False
-        self.lane_misses = 0
         self.answers = {}
         self.asked = []
 

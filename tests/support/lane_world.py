@@ -122,8 +122,7 @@ class World:
         self.traffic = self.controller.broker.traffic
         if not lane:
             self.server.lanes = {}
-        if 310 in self.server.lanes:
-            self.server.lanes[310].rest = 1 << 62  # it looks at every frame, however many were not plain
+        self.server.lane_rest = 1 << 62  # a lane looks at every frame, however many were not plain
         self.channel = self.member = None
 
     async def _controller(self, config):

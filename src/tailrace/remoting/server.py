@@ -50,11 +50,12 @@ from tailrace.kernels.header import code_at
 from tailrace.logs import get_logger
 from tailrace.remoting.acceptor import Acceptor, IncomingConnection
 from tailrace.remoting.addresses import address_text, socket_address
+from tailrace.remoting.lanes import REST, Lane, LaneLooks
 from tailrace.remoting.limits import NO_USER_FRAME, STALLED_FRAME, TOO_LATE, UNREAD, ServerLimits
 from tailrace.remoting.unauthenticated import HEADER_MAX as NO_USER_HEADER_MAX
 from tailrace.remoting.unauthenticated import Unauthenticated, UnauthenticatedFrameError, admit
 
-__all__ = ["Channel", "Lane", "Processor", "RemotingServer", "failure_of"]
+__all__ = ["Channel", "Processor", "RemotingServer", "failure_of"]
 
 _log = get_logger(__name__)
 
@@ -92,6 +93,7 @@ class Channel(asyncio.Protocol):
         "_held_bytes",
         "_later",
         "_limits",
+        "_looks",
         "_need",
         "_opaque",
         "_server",
@@ -106,7 +108,6 @@ class Channel(asyncio.Protocol):
         "born_host",
         "closed",
         "counted",
-        "lane_misses",
         "last_active",
         "paused",
         "peer",
@@ -132,6 +133,7 @@ class Channel(asyncio.Protocol):
         self._waits = False
         self._stall = (0, 0, 0.0)
         self._opaque = 0
+        self._looks = LaneLooks(server.lane_rest)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.last_active = 0.0
         self.counted = 0
@@ -151,8 +153,6 @@ class Channel(asyncio.Protocol):
         self.peer_ip = ""
         self.born_host = b""
         """Address of the client in the form in which messages store it."""
-        self.lane_misses = 0
-        """How many sends the send lane has left in a row."""
 
     @property
     def is_tls(self) -> bool:
@@ -348,7 +348,7 @@ class Channel(asyncio.Protocol):
         lanes = server.lanes if server.check is None and not server.draining else {}
         while until - pos >= 8 and not self.closed:
             lane = lanes.get(code_at(data, pos)) if lanes else None
-            end, answer = (pos, None) if lane is None else lane.take(self, data, pos, room)
+            end, answer = (pos, None) if lane is None else self._looks.take(lane, self, data, pos, room)
             if end == pos:
                 request, end = self._request_at(data, pos, until)
                 if request is None:
@@ -591,17 +591,6 @@ Processor = Callable[[Channel, RemotingCommand], RemotingCommand | bytes | None]
 """Serves a request; see the head of the module."""
 
 
-class Lane(Protocol):
-    """Serves frames at the start of some bytes without making requests of them, if it can."""
-
-    def take(self, channel: Channel, data: bytes, pos: int, room: int) -> tuple[int, bytes]:
-        """Serve frames of ``data`` from ``pos``. Return the position after them, and about ``room`` bytes of answers.
-
-        The processor of its code serves the frame at that position, which is ``pos`` if the lane serves nothing.
-        """
-        ...
-
-
 @final
 class RemotingServer:
     """Listens on a port and passes requests to processors.
@@ -627,6 +616,7 @@ class RemotingServer:
         self.default_processor: Processor | None = None
         self.lanes: dict[int, Lane] = {}
         """Serve frames of these codes before processors do; not while `check` must see every request."""
+        self.lane_rest = REST
         self.decode_header = decode_header
         self.draining = False
         self.channels: set[Channel] = set()

@@ -4,9 +4,6 @@
 them, with up to 1,024 messages in batches, are put under the lock of the log at a time. The lane refuses nothing and
 creates nothing: it stops before the first frame that it cannot serve with the ordinary result, and
 `SendMessageProcessor` serves that one. Everything that a send counts is counted here as well.
-
-A look at a send that is not plain costs about a tenth of its service. So after `REST` of them in a row the lane looks
-at one of `EVERY` sends of the connection only, until one is plain again.
 """
 
 from __future__ import annotations
@@ -27,10 +24,7 @@ from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.durable_answers import DurableAnswers, JoinedReply
 
-__all__ = ["EVERY", "REST", "SendLane"]
-
-REST: Final = 16
-EVERY: Final = 64
+__all__ = ["SendLane"]
 
 _OPAQUE: Final = 0x41424344
 _RESULT: Final = PutMessageResult(
@@ -59,8 +53,6 @@ class SendLane:
         self._proven = proven
         self._wait_durable = wait_durable
         self._sends: PlainSends | None = None
-        self.rest = REST
-        """After how many sends that are not plain it rests; a large number for never."""
 
     def register(self, server: RemotingServer) -> None:
         """Serve the plain sends of a server. The address of the store is known by now."""
@@ -81,11 +73,6 @@ class SendLane:
 
         The answers have up to ``room`` bytes and one answer more.
         """
-        misses = channel.lane_misses
-        if misses >= self.rest:
-            channel.lane_misses = misses + 1
-            if misses % EVERY:
-                return pos, b""
         if (
             self._mappings or not self._config.plain_lane_enable or not self._store.is_writeable
             or self._store.inner.replication.refusal
@@ -97,10 +84,7 @@ class SendLane:
             data, pos, channel.born_host, self._durable.room, room, self._proven.version,
             self._processor.messages.sequence,
         ):
-            if misses < self.rest:
-                channel.lane_misses = misses + 1
             return pos, b""
-        channel.lane_misses = 0
         try:
             return self._serve(channel, sends, pos)
         finally:

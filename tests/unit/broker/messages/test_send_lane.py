@@ -16,22 +16,24 @@ from lane_world import (
     borders,
     counts_of,
     differences,
+    filled,
     joined,
     mutated,
     opened,
     other_request,
+    pull,
     send,
     served,
 )
 
 from tailrace import kernels
-from tailrace.broker.messages.send_lane import EVERY, REST
 from tailrace.config import FlushDiskType
 from tailrace.errors import DiskFullError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.model import PutMessageStatus
 from tailrace.node.topic_config import PERM_READ, TopicConfig
+from tailrace.remoting.lanes import EVERY, REST
 from tailrace.requests.durable_answers import DurableAnswers, JoinedReply
 from tailrace.segments import MappedFile
 from tailrace.store.running_flags import NOT_WRITEABLE
@@ -194,13 +196,30 @@ def test_the_setting_turns_the_lane_off(tmp_path):
 def test_the_lane_rests_on_a_connection_whose_sends_are_not_plain(tmp_path):
     odd = send({"reconsumeTimes": "-1"})
     with opened(tmp_path) as world:
-        world.server.lanes[310].rest = REST
+        world.server.lane_rest = REST
         world.exchange(send() + odd * (REST - 2) + send())  # the first send proves its topic
         assert world.in_lane == 1
         assert codes(world.exchange(odd * REST + send() * EVERY)) == [0] * (REST + EVERY)
         assert world.in_lane == 1 + REST, "it looks at one of EVERY sends, and at all after a plain one"
         world.exchange(odd + send())
         assert world.in_lane == 2 + REST
+
+
+def test_the_pull_lane_rests_as_well_and_sends_between_the_pulls_do_not_wake_it(tmp_path):
+    odd, empty = pull({"zone": "1"}), pull({"queueOffset": "67"})
+    with opened(tmp_path) as world:
+        world.server.lane_rest = REST
+        for chunk in filled():
+            chunk(world) if callable(chunk) else world.exchange(chunk)
+        before = world.in_lane
+        world.exchange((odd + send()) * REST)
+        assert world.in_lane == before + REST
+        world.exchange(pull() * (EVERY - REST))
+        assert world.traffic.pulls["lane"] == 0
+        world.exchange(pull())
+        assert world.traffic.pulls["lane"] == 1
+        world.exchange(empty * REST + pull() * EVERY)
+        assert world.traffic.pulls["lane"] == 1 + REST, "a pull that finds nothing is served by the other way as well"
 
 
 def test_a_server_with_users_or_that_stops_has_no_lane(tmp_path):
