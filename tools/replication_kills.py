@@ -1,7 +1,8 @@
 """kill -9 of a master and of its slave, in pairs of Tailrace and RocketMQ.
 
-Each round sends from four threads, kills one of the two brokers at some moment, looks at both logs, starts the broker
-again, and waits until the slave has everything. These rules are checked:
+Each round sends from four threads, kills the master, the slave, or both at once at some moment, looks at both logs,
+starts what was killed again, and waits until the slave has everything. Some rounds do not wait, so that the next kill
+hits a slave that connects or compares. These rules are checked after each kill:
 
 - the log of the slave is a prefix of the log of its master, byte for byte;
 - every message that was acknowledged with SEND_OK is in the log of the slave, at the position that the answer named;
@@ -9,8 +10,9 @@ again, and waits until the slave has everything. These rules are checked:
 - in the end every acknowledged message can be consumed from the master.
 
 PAIRS=ours/ours,ours/java,java/ours (master/slave; those with java need Maven and a JDK, and are left out without them),
-KILLS=n in each pair, SEED=n, FLUSH=ASYNC_FLUSH,SYNC_FLUSH of both brokers. The master is a SYNC_MASTER. A seed repeats
-the choices, not the moments of the kills to the instruction.
+KILLS=n in each pair, both sides together, SEED=n, FLUSH=ASYNC_FLUSH,SYNC_FLUSH of both brokers. The master is a
+SYNC_MASTER. A seed repeats the choices, not the moments of the kills to the instruction. What a broken rule was found
+in stays on the disk, and its directory is printed.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1] / "tests"
@@ -40,7 +44,9 @@ from tailrace.client.admin import AdminClient  # noqa: E402
 from tailrace.errors import RemotingError  # noqa: E402
 from tailrace.formats import filenames  # noqa: E402
 from tailrace.formats.commitlog import BLANK_MAGIC  # noqa: E402
+from tailrace.formats.remoting import RequestCode  # noqa: E402
 from tailrace.pytest_plugin import TailraceBroker  # noqa: E402
+from tailrace.remoting.client import RemotingClient  # noqa: E402
 from tailrace.testing.sent import ViolationError  # noqa: E402
 
 REFERENCE = TESTS / "interop" / "reference" / "rocketmq"
@@ -49,13 +55,29 @@ THREADS = 4
 FILE = SIZES["mappedFileSizeCommitLog"]
 FOLLOWS_S = 180.0
 """Longest time until a slave has everything: it connects each 5 s, and a JVM on a busy machine starts slowly."""
+NO_WAIT = 0.15
+"""Share of the rounds after which the next one does not wait for the slave."""
 MASTER = {
-    "brokerRole": "SYNC_MASTER", "brokerId": 0, "inSyncReplicas": 2, "slaveTimeout": 1000,
+    "brokerRole": "SYNC_MASTER", "brokerId": 0, "inSyncReplicas": 2, "slaveTimeout": 600,
     "autoCreateTopicEnable": "true"}
-SLAVE = {"brokerRole": "SLAVE", "brokerId": 1, "haHousekeepingInterval": 5000, "registerNameServerPeriod": 10_000}
+SLAVE = {
+    "brokerRole": "SLAVE", "brokerId": 1, "haHousekeepingInterval": 5000, "registerNameServerPeriod": 10_000,
+    # A slave of RocketMQ reports for the first time when this has passed since its start.
+    "haSendHeartbeatInterval": 500}
 BOTH = {
     **SIZES, "brokerName": "broker-a", "brokerClusterName": "DefaultCluster", "brokerIP1": "127.0.0.1",
-    "brokerIP2": "127.0.0.1"}
+    "brokerIP2": "127.0.0.1", "timerWheelEnable": "false"}
+JVM = os.environ.get(
+    "ROCKETMQ_JAVA_OPTS", "-Xms64m -Xmx512m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dtls.server.mode=disabled")
+"""A JVM that lives for seconds takes most of its time to compile, and to make the key of a certificate."""
+
+
+def at_once(calls: Iterable[Callable[[], object]]) -> None:
+    """Make all calls in threads; raise what one of them raises when all have ended."""
+    with ThreadPoolExecutor() as pool:
+        done = [pool.submit(call) for call in calls]
+    for one in done:
+        one.result()
 
 
 class Ours:
@@ -93,11 +115,26 @@ class Java:
         self._conf = properties(root.with_name(f"{root.name}.conf"), {
             **settings, "listenPort": self._port, "namesrvAddr": f"127.0.0.1:{namesrv}", "storePathRootDir": root,
             "storePathCommitLog": f"{root}/commitlog", "transactionMetricFlushInterval": 100})
+        self._log = root.with_name(f"{root.name}.log")
         self._peer: JavaPeer | None = None
+        self.master_port = 0
+        """Port of its master. It is told where that is, because its first question to a name server gets no answer, and
+        the next one comes 10 s later."""
 
     def start(self) -> None:
         self._peer = JavaPeer(
-            [REFERENCE, "broker", self._conf], self.root.with_name(f"{self.root.name}.log"), self._port)
+            [REFERENCE, "broker", self._conf], self._log, self._port, env={"ROCKETMQ_JAVA_OPTS": JVM})
+        if self.master_port:
+            asyncio.run(self._tell_master())
+
+    async def _tell_master(self) -> None:
+        client = RemotingClient()
+        try:
+            await client.invoke(self.address, RequestCode.EXCHANGE_BROKER_HA_INFO, {
+                "masterHaAddress": f"127.0.0.1:{self.master_port + 1}", "masterFlushOffset": "0",
+                "masterAddress": f"127.0.0.1:{self.master_port}"}, timeout_ms=10_000)
+        finally:
+            await client.close()
 
     def kill(self) -> None:
         peer, self._peer = self._peer, None
@@ -105,7 +142,7 @@ class Java:
             peer.end(signal.SIGKILL)
 
     def said(self) -> str:
-        return self._peer.said() if self._peer is not None else ""
+        return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
 
 
 class Log:
@@ -147,27 +184,24 @@ class Log:
         return self.bytes(at, at + max(size, 0))
 
 
-def ha_status(address: str) -> dict:
-    """Return the HARuntimeInfo of a broker. Raises RemotingError."""
-    async def asked():
-        async with AdminClient(broker=address) as admin:
-            return await admin.ha_status()
-
-    return asyncio.run(asked())
+async def _follows(master: Ours | Java) -> None:
+    async with AdminClient(broker=master.address) as admin:
+        while True:
+            with contextlib.suppress(RemotingError):
+                status = await admin.ha_status()
+                end = status["masterCommitLogMaxOffset"]
+                if any(one["slaveAckOffset"] == end for one in status["haConnectionInfo"]):
+                    return
+            await asyncio.sleep(0.1)
 
 
 def until_it_follows(master: Ours | Java, slave: Ours | Java) -> None:
     """Wait until the slave has acknowledged the end of the log. Raises ViolationError if it does not."""
-    until = time.monotonic() + FOLLOWS_S
-    while True:
-        with contextlib.suppress(RemotingError):
-            status = ha_status(master.address)
-            end = status["masterCommitLogMaxOffset"]
-            if any(one["slaveAckOffset"] == end for one in status["haConnectionInfo"]):
-                return
-        if time.monotonic() > until:
-            raise ViolationError(f"the slave does not follow in {FOLLOWS_S:g} s: {master.said()}\n{slave.said()}")
-        time.sleep(0.2)
+    try:
+        asyncio.run(asyncio.wait_for(_follows(master), FOLLOWS_S))
+    except TimeoutError:
+        raise ViolationError(
+            f"the slave does not follow in {FOLLOWS_S:g} s: {master.said()}\n{slave.said()}") from None
 
 
 class Pair:
@@ -182,16 +216,22 @@ class Pair:
         (home / "s").mkdir()
         self._names = None
         if master == "java":
-            self._names = JavaPeer([REFERENCE, "namesrv", self.namesrv], home / "namesrv.log", self.namesrv)
+            self._names = JavaPeer(
+                [REFERENCE, "namesrv", self.namesrv], home / "namesrv.log", self.namesrv,
+                env={"ROCKETMQ_JAVA_OPTS": JVM})
             self.master: Ours | Java = Java(home / "m" / "store", self.namesrv, both | MASTER)
         else:
             self.master = Ours(home / "m" / "store", self.namesrv, both | MASTER, serves_names=True)
         self.slave: Ours | Java = (
             Java(home / "s" / "store", self.namesrv, both | SLAVE) if slave == "java"
             else Ours(home / "s" / "store", self.namesrv, both | SLAVE, serves_names=False))
+        if isinstance(self.slave, Java):
+            self.slave.master_port = int(self.master.address.rpartition(":")[2])
         self.acknowledged: dict[bytes, int] = {}
         """Position by body."""
         self.counts: collections.Counter[str] = collections.Counter()
+        self.spent: collections.Counter[str] = collections.Counter()
+        """Seconds by part of a round."""
         self._looked = 0
         self._same_until = 0
         self._checked: set[bytes] = set()
@@ -212,24 +252,47 @@ class Pair:
                 if sent.status == "SEND_OK":
                     self.acknowledged[body] = int(sent.offset_msg_id[16:], 16)
 
+    @property
+    def kills(self) -> int:
+        """Number of kills of both sides."""
+        return self.counts["kills of the master"] + self.counts["kills of the slave"]
+
+    @contextlib.contextmanager
+    def _timed(self, part: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.spent[part] += time.monotonic() - began
+
     def round(self, number: int) -> None:
-        """Send, and kill one of both. Raises ViolationError."""
-        victim = self.dice.choice((self.master, self.slave))
+        """Send, and kill one of both, or both. Raises ViolationError."""
+        victims = self.dice.choice(((self.master,), (self.slave,), (self.master, self.slave)))
+        before = len(self.acknowledged)
         stop = threading.Event()
         threads = [threading.Thread(target=self._send, args=(f"{number}.{n}", stop)) for n in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        time.sleep(0.3 + self.dice.random() * 1.2)
-        victim.kill()
-        self.counts["kills of the master" if victim is self.master else "kills of the slave"] += 1
-        if victim is self.slave:
-            time.sleep(self.dice.random() * 0.5)
-        stop.set()
-        for thread in threads:
-            thread.join(60)
-        self.look()
-        victim.start()
-        until_it_follows(self.master, self.slave)
+        with self._timed("send"):
+            for thread in threads:
+                thread.start()
+            time.sleep(0.3 + self.dice.random() * 1.2)
+            at_once(victim.kill for victim in victims)
+            if self.master not in victims:
+                time.sleep(self.dice.random() * 0.5)
+            stop.set()
+            for thread in threads:
+                thread.join(60)
+        for victim in victims:
+            self.counts["kills of the master" if victim is self.master else "kills of the slave"] += 1
+        self.counts["kills of both at once"] += len(victims) == 2
+        self.counts["rounds"] += 1
+        self.counts["rounds with acknowledged messages"] += len(self.acknowledged) > before
+        with self._timed("look"):
+            self.look()
+        with self._timed("start"):
+            at_once(victim.start for victim in victims)
+        if self.dice.random() < NO_WAIT:
+            self.counts["rounds without a wait"] += 1
+            return
+        with self._timed("follow"):
+            until_it_follows(self.master, self.slave)
 
     # -- what must hold
 
@@ -268,11 +331,21 @@ class Pair:
 
     def finish(self) -> None:
         """Consume everything. Raises ViolationError."""
+        until_it_follows(self.master, self.slave)
         self.look()
+        if self.counts["rounds with acknowledged messages"] * 2 < self.counts["rounds"]:
+            raise ViolationError("nothing was acknowledged in most rounds, so they prove nothing")
         with PullConsumer(namesrv=f"127.0.0.1:{self.namesrv}", group="audit", timeout_ms=10_000) as consumer:
             found = {message.body for message in consumer.messages(TOPIC, start="first", follow=False)}
         if lost := self.acknowledged.keys() - found:
             raise ViolationError(f"{len(lost)} acknowledged messages cannot be consumed: {sorted(lost)[:3]}")
+
+    def told(self) -> str:
+        """Return the counts and times as text."""
+        counts = ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items()))
+        spent = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in self.spent.items())
+        return (f"{self.kills} kills, {len(self.acknowledged)} acknowledged, {self._same_until} bytes: {counts}; "
+                f"{spent}")
 
     def stop(self) -> None:
         self.slave.kill()
@@ -284,24 +357,27 @@ class Pair:
 def run(kinds: str, kills: int, seed: int, flush: str) -> bool:
     """Run one pair. Return whether nothing was lost."""
     began = time.time()
-    with tempfile.TemporaryDirectory(prefix="tailrace-kills-") as directory:
-        pair, done = Pair(Path(directory), kinds, seed, flush), 0
-        try:
-            pair.start()
-            for number in range(kills):
-                pair.round(number)
-                done += 1
-                if done % 20 == 0:
-                    print(f"{kinds} {flush}: {done} kills, {len(pair.acknowledged)} acknowledged", flush=True)
-            pair.finish()
-        except ViolationError as error:
-            print(f"VIOLATION {kinds} {flush} SEED={seed} after {done} kills: {error}", flush=True)
-            return False
-        finally:
-            pair.stop()
-        told = ", ".join(f"{name} {count}" for name, count in sorted(pair.counts.items()))
-        print(f"{kinds} {flush} SEED={seed}: 0 violations, {done} kills, {len(pair.acknowledged)} acknowledged, "
-              f"{pair._same_until} bytes, {time.time() - began:.0f} s: {told}", flush=True)
+    directory = Path(tempfile.mkdtemp(prefix="tailrace-kills-"))
+    pair, number = Pair(directory, kinds, seed, flush), 0
+    try:
+        pair.start()
+        while pair.kills < kills:
+            pair.round(number)
+            number += 1
+            if number % 10 == 0:
+                print(f"{kinds} {flush}: {pair.told()}", flush=True)
+        pair.finish()
+    except KeyboardInterrupt:
+        print(f"{kinds} {flush} SEED={seed}: ended in round {number}, 0 violations before, {pair.told()}", flush=True)
+        raise
+    except Exception as error:
+        print(f"VIOLATION {kinds} {flush} SEED={seed} in round {number}, {pair.told()}; see {directory}: "
+              f"{type(error).__name__}: {error}", flush=True)
+        return False
+    finally:
+        pair.stop()
+    shutil.rmtree(directory)
+    print(f"{kinds} {flush} SEED={seed}: 0 violations in {time.time() - began:.0f} s, {pair.told()}", flush=True)
     return True
 
 
@@ -317,6 +393,7 @@ def main() -> int:
     flushes = os.environ.get("FLUSH", "ASYNC_FLUSH,SYNC_FLUSH").split(",")
     pairs = os.environ.get("PAIRS", "ours/ours,ours/java,java/ours").split(",")
     bad = 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the brokers end as well
     for kinds in pairs:
         if "java" in kinds and not has_reference():
             print(f"{kinds} is left out: it needs Maven, a JDK and the jars of RocketMQ")
