@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from tailrace import events
-from tailrace.client.instance import ClientInstance
+from tailrace.client.instance import ClientInstance, InstanceShare
 from tailrace.client.routes import MessageQueue, readable
 from tailrace.client.subscription import Subscription
 from tailrace.env.entropy import SystemEntropy
@@ -42,7 +42,7 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, MessageExt
 
-__all__ = ["BrokerCalls", "PullResult", "PulledRecords", "decode_all"]
+__all__ = ["BrokerCalls", "GroupCalls", "PullResult", "PulledRecords", "decode_all"]
 
 _log = get_logger(__name__)
 
@@ -373,6 +373,26 @@ class BrokerCalls:
         if answer.code not in ok:
             raise RemotingCommandError(answer.code, answer.remark or "", address)
         return answer
+
+
+@final
+class GroupCalls:
+    """The calls of a group on the present connections of a client.
+
+    They are one object as long as the connections are, because it knows which slave was suggested for a queue.
+    """
+
+    def __init__(self, share: InstanceShare, group: str) -> None:
+        self._share, self._group = share, group
+        self._made: BrokerCalls | None = None
+
+    @property
+    def now(self) -> BrokerCalls:
+        """Return the calls. Raises RemotingError after the client was closed."""
+        instance, made = self._share.instance, self._made
+        if made is None or made.instance is not instance:
+            made = self._made = BrokerCalls(instance, self._group)
+        return made
 
 
 def decode_all(body: bytes, offset: int = 0) -> list[MessageExt]:

@@ -22,7 +22,7 @@ from tailrace.client.arguments import (
 )
 from tailrace.client.assigned_queues import AssignedQueues, Limits
 from tailrace.client.blocking import arguments_of, blocking
-from tailrace.client.broker_calls import BrokerCalls, PullResult, decode_all
+from tailrace.client.broker_calls import BrokerCalls, GroupCalls, PullResult, decode_all
 from tailrace.client.credentials import credentials_of
 from tailrace.client.failures import Failures
 from tailrace.client.group_member import GroupMember, MemberSettings, Start
@@ -88,7 +88,7 @@ class AsyncPullConsumer:
         self._share = InstanceShare(self._target)
         self._reading: _Reading | None = None
         self._followed_now: set[_Reading] = set()
-        self._made_calls: BrokerCalls | None = None
+        self._group_calls = GroupCalls(self._share, self._group)
 
     async def __aenter__(self) -> Self:
         return self
@@ -107,11 +107,7 @@ class AsyncPullConsumer:
 
     @property
     def _calls(self) -> BrokerCalls:
-        """The calls of the present connections; they keep which slave was suggested for a queue."""
-        instance, made = self._share.instance, self._made_calls
-        if made is None or made.instance is not instance:
-            made = self._made_calls = BrokerCalls(instance, self._group)
-        return made
+        return self._group_calls.now
 
     # --- queues that are subscribed to or assigned
 

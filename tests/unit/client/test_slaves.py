@@ -11,6 +11,8 @@ from fake_brokers import LoopClock
 from sim_network import NetworkLoop
 
 from tailrace.client import AsyncProducer, AsyncPullConsumer, AsyncPushConsumer
+from tailrace.client.broker_calls import GroupCalls
+from tailrace.client.instance import InstanceShare, Target
 from tailrace.errors import RemotingError
 from tailrace.formats.remoting import ResponseCode
 from tailrace.model import Message
@@ -164,6 +166,33 @@ def test_a_pull_consumer_does_the_same():
             await pair.all_committed()
         assert pair.slave.pulls
         assert sorted(pair.seen) == list(range(60))
+
+    beside(test)
+
+
+def test_each_pull_of_a_queue_goes_where_the_one_before_was_told():
+    async def test(pair):
+        pair.put(30)
+        pair.master.broker.suggested = pair.slave.broker.suggested = 1
+        async with AsyncPullConsumer(namesrv=NAME_SERVER, group="g", clock=LoopClock()) as reader:
+            queue = (await reader.queues("t"))[0]
+            for _ in range(3):
+                assert len((await reader.pull(queue, 0)).messages) == 10
+        assert len(pair.slave.pulls) == 2
+
+    beside(test)
+
+
+def test_calls_of_a_group_are_one_object_for_the_connections_of_a_client():
+    async def test(_):
+        shares = [InstanceShare(Target(NAME_SERVER, "", 3000, LoopClock())) for _ in range(2)]
+        first, second = (GroupCalls(share, "g") for share in shares)
+        assert first.now is first.now
+        assert first.now is not second.now
+        for share in shares:
+            await share.close()
+        with pytest.raises(RemotingError):
+            _ = first.now
 
     beside(test)
 

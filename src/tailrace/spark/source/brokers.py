@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar, final
 
 from tailrace import events
 from tailrace.client.admin import AdminClient
-from tailrace.client.broker_calls import BrokerCalls, PulledRecords
+from tailrace.client.broker_calls import BrokerCalls, GroupCalls, PulledRecords
 from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.routes import MessageQueue
@@ -97,6 +97,7 @@ class Brokers:
         credentials = credentials_of(options.credentials or None)
         self._share = InstanceShare(Target(
             options.namesrv, options.broker, options.timeout_ms, None, options.tls, credentials))
+        self._calls = GroupCalls(self._share, options.group)
         self._loop = EventLoopThread()
 
     def __enter__(self) -> Self:
@@ -119,7 +120,7 @@ class Brokers:
     @property
     def calls(self) -> BrokerCalls:
         """Requests, for coroutines in the thread of the connection."""
-        return BrokerCalls(self._share.instance, self._options.group)
+        return self._calls.now
 
     async def tried(self, call: Callable[[], Awaitable[_T]]) -> _T:
         """Return the result of a request; try it again if that may help."""

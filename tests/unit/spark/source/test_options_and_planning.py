@@ -7,6 +7,7 @@ import orjson
 import pytest
 
 from tailrace.errors import ConfigError
+from tailrace.spark.source.brokers import Brokers
 from tailrace.spark.source.options import parse_options
 from tailrace.spark.source.planning import plan_splits
 from tailrace.testing import SimClock
@@ -45,6 +46,15 @@ def test_every_problem_is_named_at_once():
                  "splitBytes", "path"):
         assert word in str(caught.value), word
     assert len(caught.value.problems) == 10
+
+
+def test_the_requests_of_a_read_know_which_slaves_were_suggested():
+    own = parse_options({"broker": "127.0.0.1:9", "topic": "a"}, names).brokers
+    with Brokers(own) as brokers:
+        async def made():
+            return brokers.calls
+
+        assert brokers.run(made()) is brokers.run(made())
 
 
 @pytest.mark.parametrize(("given", "meant"), [
