@@ -131,7 +131,7 @@ class TailraceBroker:
         """Start the server and wait until it serves clients."""
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli", "serve", str(self.store_path), "--listen",
+                [sys.executable, "-X", "faulthandler", "-m", "tailrace.cli", "serve", str(self.store_path), "--listen",
                  "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", *self._options],
                 stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
@@ -139,9 +139,8 @@ class TailraceBroker:
         told, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
         line = self._process.stdout.readline() if told else ""
         if not line.startswith("ready "):
-            self.kill()
-            raise RuntimeError(
-                f"tailrace serve did not get ready: {self.log_path.read_text()[-2000:]}")
+            self._end(signal.SIGKILL if told else signal.SIGABRT)  # one that waits logs where its threads are
+            raise RuntimeError(f"tailrace serve did not get ready: {self.log[-LOG_SHOWN:]}")
         fields: dict[str, str] = dict(part.split("=", 1) for part in line.split()[1:])
         self.broker, self.namesrv = fields["broker"], fields["namesrv"]
         self.recovered_ms = int(fields["recovered_ms"])

@@ -202,6 +202,13 @@ def test_the_fixture_does_not_wait_for_ever_for_a_server_that_never_gets_ready(t
         pytest_plugin.TailraceBroker(tmp_path / "store").start()
 
 
+def test_a_server_that_never_gets_ready_says_where_it_waits(tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "settings")
+    monkeypatch.setattr(pytest_plugin, "START_TIMEOUT_S", 1.5)
+    with pytest.raises(RuntimeError, match="most recent call first"):
+        pytest_plugin.TailraceBroker(tmp_path / "store", "--config", str(tmp_path / "settings")).start()
+
+
 def held_port():
     holder = socket.create_server(("127.0.0.1", 0))
     return holder, "{}:{}".format(*holder.getsockname())
