@@ -228,9 +228,9 @@ STEPPED_OVER_DAMAGE: Final = event(
 DAMAGE_IS_SEALED: Final = event(
     "warning", "damage is sealed", "phy_offset length",
     "A Java broker reads on after it.", do="Nothing.")
-DAMAGE_IS_TOO_SMALL_TO_BE_SEALED: Final = event(
-    "warning", "damage is too small to be sealed", "phy_offset length",
-    "Java brokers and slaves stop here.", do="Do not use them there.")
+DAMAGE_CANNOT_BE_SEALED: Final = event(
+    "warning", "damage cannot be sealed", "phy_offset length",
+    "A segment is missing. Java brokers and slaves stop here.", do="Restore the segment.")
 QUEUE_FILES_ARE_REMOVED: Final = event(
     "warning", "queue files are removed, to be rebuilt", "topic queue_id cause",
     "They cannot be used.", do="Nothing.")

@@ -210,7 +210,7 @@ class DefaultMessageStore:
 
     def stepped_over(self) -> list[int]:
         """Return the positions of the damage that this open or earlier ones have stepped over. Raises OSError."""
-        now = {int(one["physicalOffset"]) for one in self.report.stepped_over}  # zeros are not copied to quarantine
+        now = {int(one["physicalOffset"]) for one in self.report.stepped_over}  # a read-only open writes no manifest
         return sorted(now.union(self._quarantine().stepped_over()))
 
     def start(self, scheduler: Scheduler, pid: int) -> None:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, final
 
@@ -356,7 +356,10 @@ class Recovery:
             low = max(damage.phy_offset - file.file_from_offset, 0)
             high = min(damage.until - file.file_from_offset, file.size)
             if low < high:
-                self._keep(file.path, low, file.file_from_offset + low, file.read(low, high - low), damage.reason)
+                where = file.path, low, file.file_from_offset + low
+                kept = self._keep(*where, file.read(low, high - low), damage.reason)
+                if not kept and not self.report.read_only:  # zeros
+                    self._quarantine.note(*where, high - low, damage.reason)
         self.report.stepped_over.append({
             "physicalOffset": damage.phy_offset, "length": damage.size, "reason": damage.reason})
         events.STEPPED_OVER_DAMAGE.log(
@@ -366,15 +369,18 @@ class Recovery:
             self._seal(damage)
 
     def _seal(self, damage: Damage) -> None:
-        """Write a placeholder record over damage, which is in quarantine already."""
-        file = self._commit_log.queue.find(damage.phy_offset)
-        made = placeholder(damage, file, self._last_record[2]) if file is not None else b""
-        if file is None or not made:
-            events.DAMAGE_IS_TOO_SMALL_TO_BE_SEALED.log(_log, phy_offset=damage.phy_offset, length=damage.size)
-            return
-        file.write_at(made, damage.phy_offset - file.file_from_offset)
-        self.report.sealed.append({"physicalOffset": damage.phy_offset, "length": damage.size})
-        events.DAMAGE_IS_SEALED.log(_log, phy_offset=damage.phy_offset, length=damage.size)
+        """Write a placeholder record over damage, one for each segment; its bytes are in quarantine already."""
+        left = damage.size
+        for file in self._commit_log.queue.files:
+            start, end = max(damage.phy_offset, file.file_from_offset), file.file_from_offset + file.size
+            part = replace(damage, phy_offset=start, until=min(damage.until, end))
+            if part.size > 0 and (made := placeholder(part, file, self._last_record[2])):
+                file.write_at(made, start - file.file_from_offset)
+                left -= part.size
+                self.report.sealed.append({"physicalOffset": start, "length": part.size})
+                events.DAMAGE_IS_SEALED.log(_log, phy_offset=start, length=part.size)
+        if left:
+            events.DAMAGE_CANNOT_BE_SEALED.log(_log, phy_offset=damage.phy_offset, length=left)
 
     def _decided(
         self, what: str, reason: str, refused: str, path: str, phy_offset: int, *, later: bool, files: bool, data: bool

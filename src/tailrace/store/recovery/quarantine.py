@@ -1,7 +1,8 @@
 """Quarantine: copies of the bytes that recovery cuts off or steps over, in ``tailrace/quarantine/``.
 
 Each copy is a file, and ``manifest.jsonl`` has a line for it: file, position, length, reason, time. Bytes that the
-disk does not return have a line without a file (``keep_unreadable``), or a copy in which zeros stand for them.
+disk does not return have a line without a file (``keep_unreadable``), or a copy in which zeros stand for them. Zeros
+in the middle of the log have such a line as well (``note``), because later opens do not read there.
 Commit point: the synced manifest line. Nothing may be cut before ``keep`` has returned. The same bytes of the same
 position are copied once. If the size limit is reached, the oldest copies are deleted, but none that the same object
 made or relies on, because its bytes may be cut next: one object serves one recovery, or the compaction of one open.
@@ -98,11 +99,14 @@ class Quarantine:
             return False
         where = file.path, phy_offset - start, phy_offset
         if missing == size or not self.keep(*where, bytes(data), f"{reason}; {missing} of {size} bytes are zeros"):
-            self._list_unreadable(*where, size, reason)
+            self.note(*where, size, reason)
         return True
 
-    def _list_unreadable(self, source: str, file_pos: int, phy_offset: int, length: int, reason: str) -> None:
-        """Add a line for bytes that cannot be read, unless the manifest has it."""
+    def note(self, source: str, file_pos: int, phy_offset: int, length: int, reason: str) -> None:
+        """Add a line for bytes of which there is no copy, unless the manifest has it; durable on return.
+
+        Raises OSError if the line cannot be written.
+        """
         self._file_system.makedirs(self._directory)
         if not any(known.get("physicalOffset") == phy_offset and known.get("kept") is None for known in self._lines()):
             self._list(source, file_pos, phy_offset, length, reason, None)
