@@ -21,7 +21,7 @@ SEAL = ("stop the master and run `tailrace repair STORE --seal-damage` there; th
 def log_gaps(store: DefaultMessageStore) -> list[int]:
     """Return the position of the first gap of each segment that has one, in their order.
 
-    Only segments are read of which recovery has put damage into quarantine; call it in a thread. Raises OSError.
+    Only segments are read of which the manifest of the quarantine names damage; call it in a thread. Raises OSError.
     """
     log, found = store.commit_log.queue, []
     files = {file.file_from_offset: file for at in store.stepped_over() if (file := log.find(at)) is not None}

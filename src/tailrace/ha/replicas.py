@@ -101,8 +101,7 @@ class Replicas:
         """The last slave that was refused or disconnected because of its log, with the reason."""
         self.sent_bytes = 0
         """Bytes of the log that were sent to all slaves since the start."""
-        self.gaps: list[int] = []
-        """Positions of gaps in the log at which slaves stop."""
+        self._gaps: list[int] = []
         self._timers: TimerPositions | None = None
 
     def __iter__(self) -> Iterator[Replica]:
@@ -116,6 +115,15 @@ class Replicas:
         """Position after the last byte that a slave can have."""
         queue = self._store.commit_log.queue
         return queue.flushed_where if self._store.replication.sends_synced_only else queue.max_offset
+
+    @property
+    def gaps(self) -> list[int]:
+        """Positions of gaps at which slaves stop, of segments that were not deleted."""
+        return [at for at in self._gaps if at >= self._store.commit_log.min_offset]
+
+    @gaps.setter
+    def gaps(self, found: list[int]) -> None:
+        self._gaps = found
 
     def add(self, replica: Replica, most: int) -> list[Replica]:
         """Add a connection of a host that may have ``most``. Return those that it replaces; the caller closes them."""
@@ -246,5 +254,5 @@ class Replicas:
                 "transferredByteInSecond": one.bytes_per_s, "compared": one.compared.value} for one in self._all],
             "inSyncSlaveNums": self.in_sync, "master": True, "masterCommitLogMaxOffset": end,
             "connectionsClosed": dict(self.closed), "lastRefusal": self.last_refusal,
-            "gapOffsets": list(self.gaps),
+            "gapOffsets": self.gaps,
             "logGaps": [f"the log has a gap at {at}, at which slaves stop: {SEAL}" for at in self.gaps]}
