@@ -5,6 +5,8 @@ Rules:
   RP4  A host has as many connections as slaves; a newer connection replaces the oldest one (H11).
   RP5  A slave copies a timer checkpoint only if it is connected and has the log of the checkpoint (SM4). Of a host with
        several slaves, all must be connected, because a request does not say which of them sent it.
+  RP6  A slave gives way to messages that came since its last part, unless they wait for it, or the log grows so fast
+       that it would not catch up.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ NOT_YET: Final = -1
 _SECOND_NS: Final = 1_000_000_000
 _BURST_NS: Final = 150_000_000
 _LEAST_NS: Final = 50_000_000
+_GROWS_FAST: Final = 128 << 10
+"""Bytes that came since the last part from which a slave does not give way: half of what it gets then."""
 
 
 class WrongLogError(RemotingFrameError):
@@ -48,6 +52,8 @@ class Replica:
         """Position up to which it has the log."""
         self.next = NOT_YET
         """Position of the next byte to send."""
+        self.seen_end = 0
+        """End of the log when the last part was sent."""
         self.compared = Verdict.NOT_COMPARED
         """Whether its log was compared with this one when it connected."""
         self.read_ns = self.wrote_ns = now_ns
@@ -168,6 +174,12 @@ class Replicas:
             raise WrongLogError("it has more than this broker")
         if 0 < position < log.min_offset:
             raise WrongLogError("what it lacks first was deleted here")
+
+    def gives_way(self, replica: Replica) -> bool:
+        """Return whether the next part must wait for puts (RP6). Call it once for each part."""
+        end = self.max_offset
+        grown, replica.seen_end = end - replica.seen_end, end
+        return 0 < grown < _GROWS_FAST and replica.next < self._store.replication.replicated_where
 
     def _start(self) -> int:
         files = self._store.commit_log.queue.files

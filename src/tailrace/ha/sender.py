@@ -8,7 +8,9 @@ RocketMQ, none of which a slave can see:
 - an empty slave gets the whole log, not the last file (H8); a slave whose next byte was deleted is not sent heartbeats
   for ever, but refused (H6), as is one that reports more than it can have (H2, H3);
 - only hosts of the own group may connect (H10), each with one connection a slave (H11);
-- the flow limit counts bytes of the log, and no empty frames are sent because of it (H13).
+- the flow limit counts bytes of the log, and no empty frames are sent because of it (H13);
+- the copy of a backlog gives way to puts: without a flow limit it rests for `_REST_S` after a part in whose time
+  messages came (RP6).
 
 Bytes in the page cache are read and sent on the event loop, because a send that waits for a slave would otherwise wait
 for other threads; bytes that are only on the disk are read in a thread. A slave that does not read holds `_UNSENT_MAX`
@@ -42,6 +44,9 @@ __all__ = ["HaSender", "MayConnect"]
 _log = get_logger(__name__)
 _PART: Final = 256 << 10
 """Bytes that are read together, at least a frame; between two parts the event loop serves others."""
+_REST_S: Final = 0.008
+"""Pause between two parts beside puts, which leaves 32 MB/s of the log; the loop, the disk and the processors that the
+copy needs are those of the puts."""
 _UNSENT_MAX: Final = 512 << 10
 """Unsent bytes of a connection at which it waits until the slave reads."""
 _BACKLOG: Final = 64
@@ -77,7 +82,7 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.replica: Replica
         self.closed: bool = False
-        self.paused = self.reading = self.scheduled = self.is_allowed = False
+        self.paused = self.reading = self.scheduled = self.rests = self.is_allowed = False
         self.held: list[int] | None = None
         """Reports that came while the logs are compared; None at other times."""
         self.early = b""
@@ -321,7 +326,7 @@ class HaSender:
 
     def _pump(self, connection: _Connection) -> None:
         replica = connection.replica
-        if connection.closed or connection.paused or connection.reading or replica.next == NOT_YET:
+        if connection.closed or connection.paused or connection.reading or connection.rests or replica.next == NOT_YET:
             return
         size = min(self.replicas.max_offset - replica.next, max(_PART, self._config.ha_transfer_batch_size))
         if self._config.ha_flow_control_enable:
@@ -377,10 +382,11 @@ class HaSender:
         replica.count(len(data) + FRAME_HEADER.size * (len(parts) // 2), self.now_ns())
         if not connection.scheduled and self.replicas.max_offset > replica.next:
             connection.scheduled = True
-            self._loop.call_soon(self._continue, connection)
+            connection.rests = not self._config.ha_flow_control_enable and self.replicas.gives_way(replica)
+            self._loop.call_later(_REST_S if connection.rests else 0, self._continue, connection)
 
     def _continue(self, connection: _Connection) -> None:
-        connection.scheduled = False
+        connection.scheduled = connection.rests = False
         self.pump(connection)
 
     # -- time

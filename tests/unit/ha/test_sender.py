@@ -12,7 +12,9 @@ from certificates import Ca
 from ha_world import FILE, master, running
 
 from tailrace import FlushDiskType
+from tailrace.config import BrokerRole
 from tailrace.formats.ha import BODY_MAX
+from tailrace.ha import sender
 from tailrace.ha.replicas import Replica
 from tailrace.remoting.acceptor import ENFORCING, Acceptor
 from tailrace.remoting.limits import ServerLimits
@@ -251,6 +253,74 @@ def test_the_bytes_of_the_flow_limit_are_sent_over_the_second(limit):
     assert most <= max(limit * 0.15, 1)
     assert times <= 201, "each send costs the same"
     assert replica.left(limit, now + 100 * 10**9) == max(limit * 15 // 100, 1)  # an idle time is not made up for
+
+
+@contextlib.asynccontextmanager
+async def puts(one):
+    """Put a message in each turn of the loop."""
+    async def put():
+        while True:
+            one.put()
+            await asyncio.sleep(0)
+
+    task = asyncio.ensure_future(put())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+@running
+async def test_the_copy_of_a_backlog_rests_beside_puts_and_only_then(tmp_path, monkeypatch):
+    monkeypatch.setattr(sender, "_REST_S", 3600)
+    async with master(tmp_path) as one:
+        end = one.put(2500)
+        assert end > 6 * FILE
+        slave = await one.slave()
+        slave.report(0)
+        await slave.read(end)
+        one.put()
+        await slave.read(one.end)
+        assert slave.end == one.end, "a slave that lacks nothing else gets a message immediately"
+        slave = await one.slave()
+        async with puts(one):
+            slave.report(0)
+            with contextlib.suppress(TimeoutError):
+                await slave.read(end, seconds=0.1)
+        assert slave.end <= 3 * FILE
+        one.put()
+        with contextlib.suppress(TimeoutError):
+            await slave.read(end, seconds=0.05)
+        assert slave.end <= 3 * FILE, "a put does not end the rest"
+
+
+@running
+@pytest.mark.parametrize("why", ["it is short", "puts wait for it", "there is a limit"])
+async def test_the_copy_of_a_backlog_goes_on_beside_puts(tmp_path, monkeypatch, why):
+    monkeypatch.setattr(sender, "_REST_S", 0.001 if why == "it is short" else 3600)
+    settings = {
+        "puts wait for it": {"broker_role": BrokerRole.SYNC_MASTER},
+        "there is a limit": {"ha_flow_control_enable": True}}.get(why, {})
+    async with master(tmp_path, **settings) as one:
+        end = one.put(2500)
+        slave = await one.slave()
+        async with puts(one):
+            slave.report(0)
+            await slave.read(end)
+
+
+@running
+async def test_a_slave_does_not_give_way_to_a_log_that_grows_fast(tmp_path):
+    async with master(tmp_path) as one:
+        replica = Replica("127.0.0.1:1", "127.0.0.1", None, 0)
+        replica.next = 0
+        one.put(1000)
+        assert not one.replicas.gives_way(replica), "nothing is known of the time before"
+        assert not one.replicas.gives_way(replica)
+        one.put()
+        assert one.replicas.gives_way(replica)
+        one.put(1000)
+        assert not one.replicas.gives_way(replica)
 
 
 @running
