@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-import os
 import subprocess
 import sys
 import time
 
+import commands
 import pytest
 
 from tailrace import Message
@@ -21,9 +21,7 @@ TAILRACE = (sys.executable, "-m", "tailrace.cli")
 
 
 def run(*arguments, env=None, code=0):
-    done = subprocess.run(
-        [*TAILRACE, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, **(env or {})})
+    done = commands.run(*arguments, timeout=120, env=env)
     assert done.returncode == code, done.stdout + done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()] if code == 0 else done.stderr + done.stdout
 
@@ -163,9 +161,7 @@ def test_starts_that_would_not_be_what_they_say(place, options, said, monkeypatc
     (place / "off.conf").write_text("authorizationEnabled=false\n")
     (place / "on.conf").write_text("authenticationEnabled=true\n")
     monkeypatch.chdir(place)
-    done = subprocess.run(
-        [*TAILRACE, "serve", "new", "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", *options],
-        capture_output=True, text=True, timeout=60, check=False)
+    done = commands.run("serve", "new", "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", *options)
     assert done.returncode in ({1} if "No such file" in said else {2, 78}), done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 
+import commands
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -45,8 +44,7 @@ def spoil(path, *put):
 
 
 def run(*arguments):
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True, check=False)
+    done = commands.run(*arguments)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 

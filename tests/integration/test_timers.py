@@ -2,11 +2,10 @@
 
 import json
 import pathlib
-import subprocess
-import sys
 import tarfile
 import time
 
+import commands
 import pytest
 from patience import until
 from releases import CLEAN, CRASHED
@@ -80,9 +79,7 @@ def test_pending_timers_of_the_reference_are_listed_and_arrive(tmp_path, name):
 @pytest.mark.integration
 def test_the_command_lists_what_is_to_come(tmp_path):
     def tailrace(*args):
-        return subprocess.run(
-            [sys.executable, "-m", "tailrace.cli", *args], capture_output=True, text=True,
-            check=False, timeout=60)
+        return commands.run(*args)
 
     store = str(tmp_path / "s")
     assert tailrace(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import commands
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -18,9 +19,7 @@ SIZE = 64 * 1024
 
 
 def tailrace(*arguments, code=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True,
-        timeout=60, check=False)
+    done = commands.run(*arguments)
     assert done.returncode == code, done.stderr
     return done.stdout.splitlines() if code == 0 else done.stderr
 

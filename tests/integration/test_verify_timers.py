@@ -6,11 +6,10 @@ import json
 import pathlib
 import shutil
 import struct
-import subprocess
-import sys
 import tarfile
 import time
 
+import commands
 import pytest
 from releases import CLEAN
 
@@ -122,8 +121,7 @@ def test_the_commands_agree_on_pending_overdue_and_delivered_timers(store_path):
         assert stats["timerPending"] == 3
 
     def run(*words):
-        done = subprocess.run(
-            [sys.executable, "-m", "tailrace.cli", *words], capture_output=True, text=True, check=False)
+        done = commands.run(*words)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     counts = run("verify", str(store_path))[-1]["summary"]["timers"]
@@ -136,7 +134,6 @@ def test_the_commands_agree_on_pending_overdue_and_delivered_timers(store_path):
 
 
 def test_timers_whose_time_passed_while_nothing_served_them_are_overdue(store_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", "timers", str(store_path)], capture_output=True, text=True, check=True)
+    done = commands.run("timers", store_path)
     states = [json.loads(line)["timer"]["state"] for line in done.stdout.splitlines()]
     assert states == ["overdue"] * 151

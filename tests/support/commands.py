@@ -1,0 +1,120 @@
+"""Commands of ``tailrace``, each in a process of its own, without half a second of imports for each.
+
+The first command starts one more process, which imports what commands use. For each command it makes a copy of itself
+(a fork) with the words, variables, folder and standard streams of that command, which runs ``python -m tailrace.cli``
+from its first line. What a command imports by itself is not seen that way: tests/unit/cli/test_start.py, and the tests
+that run pages of the documents, start commands as users do.
+"""
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+
+IMPORTED = (
+    "tailrace.cli.app", "tailrace.cli.messages", "tailrace.cli.serve", "tailrace.cli.store_admin", "tailrace.client",
+    "tailrace.doctor.retention", "tailrace.doctor.verify", "tailrace.node.message_store")
+ORDER_MAX = 200_000
+
+
+def run(*words, env=None, cwd=None, stdin=subprocess.DEVNULL, timeout=60):
+    """Run a command to its end, as `subprocess.run` with ``capture_output`` and ``text``.
+
+    ``env`` has variables beside those of this process. Raises TimeoutExpired after ``timeout`` seconds.
+    """
+    words = [str(word) for word in words]
+    with contextlib.ExitStack() as stack:
+        if stdin == subprocess.DEVNULL:
+            stdin = stack.enter_context(open(os.devnull)).fileno()
+        out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.enter_context(ours)
+        order = {"words": words, "env": {**os.environ, **(env or {})}, "cwd": str(cwd or os.getcwd())}
+        with theirs:
+            files = [stdin, out.fileno(), err.fileno(), theirs.fileno()]
+            socket.send_fds(_forks(), [json.dumps(order).encode()], files)
+        ours.settimeout(timeout)
+        pid = int(ours.recv(100))
+        try:
+            code = int(ours.recv(100))
+        except TimeoutError:
+            os.kill(pid, signal.SIGKILL)
+            raise subprocess.TimeoutExpired(words, timeout) from None
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode())
+    return subprocess.CompletedProcess(["tailrace", *words], code, *texts)
+
+
+@functools.cache
+def _forks():
+    """Return the socket to the process that makes copies of itself. It ends with this one, which closes the socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ORDER_MAX)
+    process = subprocess.Popen(
+        [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL)
+    theirs.close()
+
+    def stop():
+        ours.close()
+        process.wait()
+
+    atexit.register(stop)
+    return ours
+
+
+def _next_order(orders):
+    """Return the next order in a copy of this process; the process itself returns None when the tests have ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing waits for the watchers
+    while True:
+        text, files, _, _ = socket.recv_fds(orders, ORDER_MAX, 4)
+        if not text:
+            return None
+        if not os.fork():
+            break
+        for file in files:
+            os.close(file)
+    orders.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    answer = socket.socket(fileno=files.pop())
+    pid = os.fork()
+    if pid:  # the watcher
+        answer.send(b"%d" % pid)
+        answer.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        os._exit(0)
+    answer.close()
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    return json.loads(text)
+
+
+def _serve(descriptor):
+    del sys.path[0]  # the folder of this file
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    order = _next_order(socket.socket(fileno=descriptor))
+    if order is not None:
+        os.environ.clear()
+        os.environ.update(order["env"])
+        os.chdir(order["cwd"])
+        sys.path.insert(0, order["cwd"])
+        sys.argv = ["tailrace", *order["words"]]
+        runpy.run_module("tailrace.cli", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    _serve(int(sys.argv[1]))
