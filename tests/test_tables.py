@@ -8,6 +8,7 @@ keeps text of clients also has a bound in bytes: a name that was not checked may
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,8 +66,13 @@ def assigned(tree: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
                 yield target, node.value
 
 
-def tables_of(text: str) -> Iterator[str]:
-    """Yield the tables of a module: names of the module, and CLASS.ATTRIBUTE of constructors."""
+@functools.cache
+def tables_of(text: str) -> list[str]:
+    """Return the tables of a module: names of the module, and CLASS.ATTRIBUTE of constructors."""
+    return list(_tables_of(text))
+
+
+def _tables_of(text: str) -> Iterator[str]:
     tree = ast.parse(text)
     for node in tree.body:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
