@@ -31,7 +31,6 @@ FUNCTION_LINES, FILE_LINES = 70, 600
 LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
     "src/tailrace/node/message_store.py": 655,
-    "src/tailrace/broker/controller.py": 660,  # makes and connects the parts of a broker
     "src/tailrace/remoting/server.py": 740,
     "src/tailrace/kernels/queue_units.py": 630,  # what a step of dispatch needs, in one C module
     "src/tailrace/kernels/unit_records.py": 790,  # one loop, and its sinks in the same C
@@ -360,6 +359,42 @@ def test_no_hook_is_assigned_after_construction() -> None:
     bad += [f"{named(path)}:{line}: {target} has a default" for path, module in modules.items()
             for line, target in module.defaults]
     assert bad == []
+
+
+CONSTRUCTOR_ARGUMENTS = 10
+WIDER = {  # these numbers may only fall
+    "broker/admin/admin_topics.py AdminTopicsProcessor": 16,
+    "broker/messages/pull.py PullMessageProcessor": 14,
+    "broker/messages/service.py MessageService": 13,
+    "broker/messages/reply.py ReplyMessageProcessor": 11, "broker/pop/pop_message.py PopService": 11,
+    "broker/wiring.py BrokerParts": 11}
+SHOW_THE_WHOLE_BROKER = {
+    "console/actions/calls.py", "console/actions/group_reset.py", "console/actions/service.py",
+    "console/actions/topic_config.py", "console/health.py", "console/overview.py", "console/pages.py",
+    "observe/exposition.py", "observe/http_status.py"}
+
+
+def test_a_part_of_the_broker_names_what_it_uses() -> None:
+    """A constructor that takes one object with everything hides who uses what, so few modules may know that object."""
+    package = ROOT / "src/tailrace"
+    wide, whole = dict[str, int](), set[str]()
+    for path in SOURCES:
+        name = str(path.relative_to(package)) if path.is_relative_to(package) else ""
+        if name.split("/")[0] not in {"broker", "console", "observe", "proxy", "requests"}:
+            continue
+        text = path.read_text()
+        if "tailrace.broker.wiring import" in text and name != "broker/controller.py":
+            whole.add(name)
+        for node in ast.walk(ast.parse(text)):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            fields = [one for one in node.body if isinstance(one, ast.AnnAssign) and node.decorator_list]
+            takes = [one.args for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+            widest = max([len(one.args) + len(one.kwonlyargs) - 1 for one in takes] + [len(fields) - 1])
+            if widest > CONSTRUCTOR_ARGUMENTS:
+                wide[f"{name} {node.name}"] = widest
+    assert wide == WIDER
+    assert whole == SHOW_THE_WHOLE_BROKER
 
 
 def test_a_number_that_kernels_share_is_declared_once() -> None:

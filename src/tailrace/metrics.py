@@ -239,7 +239,7 @@ TIMER_EVENTS: Final = _counter(
 NAME_SERVER_REGISTERED: Final = _gauge(
     "tailrace_name_server_registered",
     "1 for a name server of namesrvAddr that took the last registration of this broker, else 0.", ("address",),
-    source="broker.registrations")
+    source="broker.name_servers.states")
 HALF_MESSAGES: Final = _gauge(
     "rocketmq_half_messages",
     "Half messages that are not settled; after a kill the number of a topic may be wrong.", ("topic",),

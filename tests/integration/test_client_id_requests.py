@@ -124,14 +124,14 @@ class World:
         broker, registry = self.controller.broker, self.controller._lite.registry
         return {
             "consumers": {info.group: [(m.client_id, m.channel.peer) for m in info.members.values()]
-                          for info in broker.consumers.groups()},
+                          for info in broker.clients.consumers.groups()},
             "producers": {group: [(m.client_id, m.channel.peer) for m in members]
-                          for group, members in broker.producers.groups().items()},
+                          for group, members in broker.clients.producers.groups().items()},
             "lite": {client: (one.group, one.topic, sorted(one.queues)) for client, one in registry._clients.items()},
-            "ids": {name: owner.user for name, owner in broker.client_ids._owners.items()},
+            "ids": {name: owner.user for name, owner in broker.clients.ids._owners.items()},
             "offsets": sorted(broker.offsets.entries()), "log": broker.store.max_phy_offset,
             "locks": {group: {queue: lock[0] for queue, lock in held.items()}
-                      for group, held in broker.locks._locks.items()},
+                      for group, held in broker.clients.locks._locks.items()},
         }
 
 

@@ -206,11 +206,11 @@ class World:
                      if not topic.startswith(("own", "%RETRY%own", "%DLQ%own", "rmq_sys_"))},
             "offsets": sorted(entry for entry in broker.offsets.entries() if "own" not in entry[1]
                               and "REVIVE" not in entry[0] and not entry[1].startswith("CID_RMQ_SYS")),
-            "consumers": {info.group: sorted(info.client_ids()) for info in broker.consumers.groups()},
+            "consumers": {info.group: sorted(info.client_ids()) for info in broker.clients.consumers.groups()},
             "producers": {group: sorted(m.client_id for m in members)
-                          for group, members in broker.producers.groups().items()},
+                          for group, members in broker.clients.producers.groups().items()},
             "lite": {client: (one.group, one.topic, sorted(one.queues)) for client, one in registry._clients.items()},
-            "ids": {name: owner.user for name, owner in broker.client_ids._owners.items() if name != "m-new"},
+            "ids": {name: owner.user for name, owner in broker.clients.ids._owners.items() if name != "m-new"},
             "clients": {client.client_id: (client.caller.user, client.send is not None, sorted(client.renewed))
                         for client in self.server._clients.all() if client.client_id != "m-new"},
             "names": (sorted(broker.topics.table), sorted(group.group_name for group in broker.groups.items())),

@@ -123,7 +123,7 @@ def test_a_user_that_has_left_gets_no_message_and_no_command(broker, how):
         assert found == [grpc.StatusCode.UNAVAILABLE]
         with pytest.raises(StopIteration):
             next(client.commands)
-        assert broker.controller.broker.consumers.find("vgroup") is None
+        assert broker.controller.broker.clients.consumers.find("vgroup") is None
         again = client.call("Heartbeat", service.HeartbeatRequest(group=named("vgroup")))
         assert again.status.code == Code.UNAUTHORIZED
 
@@ -141,4 +141,4 @@ def test_a_user_that_loses_a_permission_gets_no_message(broker):
         thread.join(30)
         ((status, messages),) = found
         assert (status.code, messages) == (Code.FORBIDDEN, [])
-        assert broker.controller.broker.consumers.find("vgroup") is None
+        assert broker.controller.broker.clients.consumers.find("vgroup") is None

@@ -217,7 +217,7 @@ def test_a_slave_serves_readers_and_moves_none_back(tmp_path):
                 assert refused.code == 1
                 assert "is a slave that finds its master by namesrvAddr or haMasterAddress" in refused.remark
                 assert dict((await ask(second.address, 906)).ext) == {}
-                assert (await ask(first.address, 906)).ext["masterHaAddress"] == first.broker.ha_address
+                assert (await ask(first.address, 906)).ext["masterHaAddress"] == first.broker.addresses.ha
                 await first.stop()
                 await until_async(lambda: not second.slave.is_connected, 20)
                 answer = await pull(second.address, 4)
@@ -344,12 +344,12 @@ def test_pops_in_order_are_copied(tmp_path):
             first.broker.groups.find_or_create("g")
             first.put(3)
             now = first.broker.clock.now_ms()
-            first.broker.pop_orders.popped("attempt", "t", "g", 0, now, 60_000, [0, 1])
-            assert first.broker.pop_orders.commit("t", "g", 0, 0, now) == 1
+            first.broker.order.popped("attempt", "t", "g", 0, now, 60_000, [0, 1])
+            assert first.broker.order.commit("t", "g", 0, 0, now) == 1
             second.set(**SLAVE, namesrvAddr=first.namesrv)
             async with running(second):
-                await until_async(lambda: second.broker.pop_orders.entries(), 20)
-                assert second.broker.pop_orders.entries() == first.broker.pop_orders.entries()
+                await until_async(lambda: second.broker.order.entries(), 20)
+                assert second.broker.order.entries() == first.broker.order.entries()
             again = (second.path / "config" / "consumerOrderInfo.json").read_text()
             assert "attempt" in again
 

@@ -143,7 +143,7 @@ class World:
         others = {t: c.to_json() for t, c in broker.topics.table.items() if not _of_mallory(t)}
         offsets = {key: value for key, value in broker.offsets.to_json()["offsetTable"].items()
                    if not _of_mallory(key.partition("@")[0])}
-        group, queues = broker.consumers.find("vgroup"), {}
+        group, queues = broker.clients.consumers.find("vgroup"), {}
         for topic in (*RETRY_FORMS, "secret", "%DLQ%vgroup", "%LMQ%secretq", "%LMQ%$secretlite$a",
                       "TRANS_CHECK_MAX_TIME_TOPIC"):
             queues[topic] = store.queue_of(topic, 0).max
@@ -151,12 +151,13 @@ class World:
             "topics": others, "offsets": offsets, "queues": queues,
             "groups": {g.group_name: g.to_json() for g in broker.groups.items() if not _of_mallory(g.group_name)},
             "members": [(m.client_id, m.subscriptions) for m in group.members.values()],
-            "producers": [m.channel.peer for m in broker.producers.members("vproducers") if m.client_id == CLIENT],
-            "owner": broker.client_ids.user_of(CLIENT), "locked": broker.locks.is_locked("vgroup"),
+            "producers": [
+                m.channel.peer for m in broker.clients.producers.members("vproducers") if m.client_id == CLIENT],
+            "owner": broker.clients.ids.user_of(CLIENT), "locked": broker.clients.locks.is_locked("vgroup"),
             "half": broker.transactions.queue.is_pending(0),
             "users": [(u.name, u.password, u.is_super) for u in self.controller.access.users.values()],
             "entries": [repr(a) for a in self.controller.access.acls.values()],
-            "route": json.dumps(broker.route("secret"), default=repr), "settings": repr(broker.config),
+            "route": json.dumps(broker.name_servers.route("secret"), default=repr), "settings": repr(broker.config),
             "copies": sum(file.read_bytes().count(SECRET) for file in self.log.iterdir()),
         }
 

@@ -79,7 +79,7 @@ def test_a_producer_that_has_gone_is_not_found_and_one_that_goes_does_not_take_i
             answer = await answerer.receive()
             assert (answer.code, answer.remark) == (1, "push reply message to askerfail.")
             assert replies(store) == [b"late"]
-            assert controller.broker.producers.find_channel("asker") is None
+            assert controller.broker.clients.producers.find_channel("asker") is None
 
     run(test)
 
@@ -97,7 +97,7 @@ def test_a_producer_that_reads_nothing_holds_nobody_up(tmp_path):
             assert [(a.code, a.opaque) for a in busy] == [(2, 1)] * 3
             assert busy[0].remark.startswith("5 replies with 157")
             assert busy[0].remark.endswith(" bytes wait already, 5 of them of the same connection; try again later")
-            channel = controller.broker.producers.find_channel("asker")
+            channel = controller.broker.clients.producers.find_channel("asker")
             assert channel.held_bytes() < 4 << 20
             other = {**REPLY, "i": REPLY["i"].replace("\x01asker", "\x01other")}
             answerer.send(RemotingCommand(325, other, body, opaque=2))

@@ -6,28 +6,24 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import inspect
 from types import SimpleNamespace
 
 import pytest
 
 from tailrace import MessageStore
-from tailrace.broker.clients.client_manager import ConsumerManager, ProducerManager
-from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.core.revive_log import ReviveLog
+from tailrace.broker.consumers.client_manage import ClientManageProcessor
+from tailrace.broker.consumers.locks import QueueLocksProcessor
+from tailrace.broker.consumers.offsets import ConsumerOffsetsProcessor
+from tailrace.broker.wiring import BrokerParts
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.forwarding import ForwardingFile, ForwardingFileSystem
 from tailrace.errors import RefusalError
-from tailrace.filters.consumer_filters import ConsumerFilterManager
-from tailrace.filters.message_filters import MessageFilters
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.model import PutMessageResult, PutMessageStatus
-from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.store_opening import StoreParts
-from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.requests.executors import Executors
 
 SIZES = {
     "mapped_file_size_commit_log": 1 << 23, "mapped_file_size_consume_queue": 20 * 500, "max_hash_slot_num": 16,
@@ -192,25 +188,51 @@ class Served:
         return serve
 
 
-def make_broker(store, loop, config=None, clock=None, executors=None):
-    config = config or BrokerConfig()
-    clock, files = clock or store.clock, OsFileSystem()
-    groups = SubscriptionGroupManager(files, store.config_dir, config, clock)
-    groups.load()
-    store.topics.ensure_system_topics()
-    groups.ensure_system_groups()
-    filters = ConsumerFilterManager(files, store.config_dir, config, clock)
-    revive_log = ReviveLog(store, config, clock)
-    return BrokerContext(
-        loop=loop, clock=clock, entropy=SeededEntropy(1), store=store, config=config,
-        topics=store.topics, groups=groups,
-        revive_log=revive_log,
-        offsets=ConsumerOffsetManager(files, store.config_dir, clock, before_write=revive_log.sync),
-        consumers=ConsumerManager(clock, config.channel_expired_ms, lambda group: True, filters),
-        producers=ProducerManager(clock, config.channel_expired_ms),
-        locks=RebalanceLockManager(clock), filters=MessageFilters(config, filters),
-        address="127.0.0.1:10911", boot_ms=clock.now_ms(), executors=executors or Executors(),
-    )
+def make_broker(store, loop, config=None, clock=None, executors=None, control=None):
+    broker = BrokerParts(
+        loop, clock or store.clock, SeededEntropy(1), store, config or BrokerConfig(), OsFileSystem(),
+        control=control, executors=executors)
+    broker.addresses.broker = "127.0.0.1:10911"
+    return broker
+
+
+def use_control(broker, control):
+    """Make the parts of a broker again, with users, or without them for None. What was made of them before stays."""
+    address = broker.addresses.broker
+    broker.__init__(
+        broker.loop, broker.clock, broker.entropy, broker.store, broker.config, OsFileSystem(), control=control,
+        executors=broker.executors)
+    broker.addresses.broker = address
+
+
+def clients_of(broker):
+    """What serves heartbeats, offsets and locks."""
+    parts = [wired(kind, broker) for kind in (ClientManageProcessor, ConsumerOffsetsProcessor, QueueLocksProcessor)]
+    return SimpleNamespace(**{
+        name: getattr(part, name) for part in parts for name in dir(part) if not name.startswith("__")})
+
+
+def wired(kind, broker, *others, **options):
+    """Return a part of a broker, of what the broker has under the names of the constructor's parameters.
+
+    ``others`` are the parameters that it does not have, or that have defaults, in their order.
+    """
+    aliases = {
+        "consumers": broker.clients.consumers, "producers": broker.clients.producers, "locks": broker.clients.locks,
+        "client_ids": broker.clients.ids, "modes": broker.state.modes}
+    others = list(others)
+    for name, parameter in inspect.signature(kind).parameters.items():
+        if name in options:
+            continue
+        is_needed = parameter.default is inspect.Parameter.empty
+        if is_needed and (name in aliases or hasattr(broker, name)):
+            options[name] = aliases[name] if name in aliases else getattr(broker, name)
+        elif others:
+            options[name] = others.pop(0)
+        else:
+            assert not is_needed, f"{kind.__name__} needs {name}"
+    assert not others
+    return kind(**options)
 
 
 @pytest.fixture

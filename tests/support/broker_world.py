@@ -12,22 +12,13 @@ from functools import partial
 from types import SimpleNamespace
 from unittest import mock
 
-from tailrace.broker.clients.client_manager import ConsumerManager, ProducerManager
-from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
+from tailrace.broker import wiring
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.core.revive_log import ReviveLog
-from tailrace.broker.messages.end_transaction import EndTransactionProcessor
 from tailrace.broker.messages.proven_topics import ProvenTopics
-from tailrace.broker.messages.send import SendMessageProcessor
-from tailrace.broker.messages.send_lane import SendLane
-from tailrace.broker.messages.transaction_checks import TransactionChecks
-from tailrace.broker.pop.service import PopConsumption
+from tailrace.broker.wiring import BrokerParts
 from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import RefusalError, StoreError
-from tailrace.filters.consumer_filters import ConsumerFilterManager
-from tailrace.filters.message_filters import MessageFilters
 from tailrace.formats.remoting import (
     RemotingCommand,
     RequestCode,
@@ -36,11 +27,8 @@ from tailrace.formats.remoting import (
     encode,
 )
 from tailrace.kernels.properties import encode_properties
-from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
-from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.requests.durable_answers import DurableAnswers
 from tailrace.requests.executors import BoundedExecutor, Executors
 from tailrace.timer.timer_message_store import TimerMessageStore
 
@@ -223,42 +211,25 @@ class BrokerWorld:
 
     def _connect(self, store, entropy):
         """What `BrokerController` does with the parts that are here, in its order."""
-        clock, config, files = self.clock, self.config, store.file_system
-        store.topics.ensure_system_topics()
-        groups = SubscriptionGroupManager(files, store.config_dir, config, clock)
-        groups.load()
-        groups.ensure_system_groups()
-        revive_log = ReviveLog(store, config, clock)
-        offsets = ConsumerOffsetManager(
-            files, store.config_dir, clock, config.max_consumer_offsets, before_write=revive_log.sync)
-        offsets.load()
-        store.retention.follow_groups(offsets)
-        filters = ConsumerFilterManager(files, store.config_dir, config, clock)
-        self.broker = broker = BrokerContext(
-            loop=self.loop, clock=clock, entropy=entropy, store=store, config=config, topics=store.topics,
-            groups=groups, offsets=offsets, revive_log=revive_log,
-            consumers=ConsumerManager(clock, config.channel_expired_ms, lambda _: True, filters),
-            producers=ProducerManager(clock, config.channel_expired_ms), locks=RebalanceLockManager(clock),
-            executors=executors_in_place(),
-            filters=MessageFilters(config, filters), boot_ms=clock.now_ms())
-        durable = DurableAnswers(self.loop, store.inner)
+        self.broker = broker = BrokerParts(
+            self.loop, self.clock, entropy, store, self.config, store.file_system, executors=executors_in_place())
         sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        durable = broker.durable if sync else None
         proven = ProvenTopics(store.topics)
-        self.sends = SendMessageProcessor(
-            broker, durable, wait_durable=sync, max_message_size=store.config.max_message_size, proven=proven)
+        self.sends = wiring.sends(broker, broker.durable, wait_durable=sync, proven=proven)
         self.sends.set_store_host(store.inner.store_host)
-        self.lane = SendLane(broker, durable, self.sends, proven, wait_durable=sync)
+        self.lane = wiring.send_lane(broker, self.sends, proven, wait_durable=sync)
         self.lane.register(server := SimpleNamespace(lanes={}))
         self.has_lane = bool(server.lanes)
-        self.pop_part = PopConsumption(broker, files, durable if sync else None)
-        self.ends = EndTransactionProcessor(broker, durable if sync else None)
-        self.checks = TransactionChecks(broker)
+        self.pop_part = wiring.pop_consumption(broker, durable)
+        self.ends = wiring.ends_of_transactions(broker, durable)
+        self.checks = wiring.transaction_checks(broker)
         assert store.wait_dispatched()
         BrokerController._correct_offsets(SimpleNamespace(_broker=broker, _store=store))
         broker.transactions.load()
         store.set_message_arriving_listener(self.pop_part)
         store.topics.create_if_missing(TOPIC, QUEUES)
-        broker.producers.register(
+        broker.clients.producers.register(
             self.connection, RemotingCommand(RequestCode.HEART_BEAT, {}), "client", PRODUCERS)
 
     def persist(self):

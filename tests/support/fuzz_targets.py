@@ -215,8 +215,8 @@ def grpc(data):
             _stays_the_same(properties)
     try:
         settings = definition.Settings.FromString(data)
-        check_settings(broker, settings)
-        merged(broker, settings)
+        check_settings(broker.groups, settings)
+        merged(broker.groups, settings)
     except (DecodeError, GrpcError):
         pass
     try:
@@ -242,11 +242,11 @@ def _grpc_parts():
     from tailrace.proxy.send import SendMessageActivity
 
     broker = SimpleNamespace(
-        clock=SimClock(), traffic=Traffic(), store=SimpleNamespace(config=SIZES),
-        topics=SimpleNamespace(select=lambda name: SimpleNamespace(attributes={"message.type": "MIXED"})),
+        clock=SimClock(), traffic=Traffic(), store=SimpleNamespace(config=SIZES, topics=SimpleNamespace(
+            select=lambda name: SimpleNamespace(attributes={"message.type": "MIXED"}))),
         groups=SimpleNamespace(select=lambda name: SubscriptionGroupConfig(group_name=name),
                                may_create=lambda name: True))
-    return SendMessageActivity(broker, None, None, None), broker
+    return SendMessageActivity(broker.clock, broker.store, None, broker.traffic, None, None, None), broker
 
 
 # --- records

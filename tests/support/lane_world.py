@@ -274,7 +274,7 @@ def member(group="readers", *, tags="*", version=1795688144160, model="CLUSTERIN
         if world.member is None:
             world.member = Channel(world.server)
             world.member.connection_made(Transport())
-        world.controller.broker.consumers.register(
+        world.controller.broker.clients.consumers.register(
             world.member, RemotingCommand(34), "c1", {
                 "groupName": group, "messageModel": model, "subscriptionDataSet": data})
         return b""

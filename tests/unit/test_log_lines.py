@@ -188,9 +188,9 @@ def test_names_that_come_over_the_wire_or_by_the_library_forge_nothing(tmp_path,
                                 "request failed code=%d peer=%s reason=%r", code, channel.peer, error)
             await asyncio.sleep(0.2)
             broker = controller.broker
-            broker.consumers.register(channel, RemotingCommand(34), SURROGATE, {
+            broker.clients.consumers.register(channel, RemotingCommand(34), SURROGATE, {
                 "groupName": SURROGATE, "subscriptionDataSet": [{"topic": SURROGATE}]})
-            broker.consumers.closed(channel)
+            broker.clients.consumers.closed(channel)
             await controller.stop()
 
     asyncio.run(test())

@@ -265,7 +265,7 @@ class AccessControl:
         the resource. If the existence of a record is a secret, call `require_record`. The user is looked up again, so
         a request that has waited is refused if its user was deleted, or lost the permission. Super users, and codes
         that the authorizationWhitelist names, may do everything. Call it in the thread of the event loop, and only
-        if there are users (`BrokerContext.control`).
+        if there are users (`BrokerParts.control`).
         """
         user = self._sender(peer, request)
         if user is not None:

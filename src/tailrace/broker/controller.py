@@ -24,61 +24,36 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 from tailrace import events
 from tailrace.auth.check import AccessControl
 from tailrace.auth_settings import AuthConfig
+from tailrace.broker import wiring
 from tailrace.broker.admin.access import AccessProcessor
-from tailrace.broker.admin.admin import AdminProcessor
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.admin.engines import EnginesProcessor
-from tailrace.broker.admin.group_admin import GroupAdminProcessor
-from tailrace.broker.admin.replication import ReplicationProcessor
-from tailrace.broker.admin.reset_offset import ResetOffsetProcessor
 from tailrace.broker.admin.retention import RetentionProcessor
-from tailrace.broker.admin.runtime_info import RuntimeInfo
 from tailrace.broker.admin.settings import SettingsProcessor
-from tailrace.broker.admin.static_topics import StaticTopicsProcessor
-from tailrace.broker.admin.stats import StatsProcessor
-from tailrace.broker.clients.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.clients.leaving import Departures
-from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.consumers.client_offsets import ClientOffsetsProcessor
 from tailrace.broker.core.access import Access
 from tailrace.broker.core.audit import Audit
 from tailrace.broker.core.audit_log import AuditLog
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.listeners import Address, Listeners, server_limits
 from tailrace.broker.core.registration import (
+    BrokerGroup,
     Registration,
-    refuse_second_broker,
     registered_elsewhere,
 )
-from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.core.settings import RunningSettings, SettingsFile, settings_of
 from tailrace.broker.core.slave_offsets import take_offsets_of_slaves
 from tailrace.broker.core.slave_refusals import SlaveRefusals
-from tailrace.broker.core.slaves import SlavePort, SlaveServices, has_slave_port
+from tailrace.broker.core.slaves import SlavePort, has_slave_port
 from tailrace.broker.lite.pop_lite import LitePopService
-from tailrace.broker.lite.service import LiteTopics
-from tailrace.broker.messages.end_transaction import EndTransactionProcessor, TransactionEnds
+from tailrace.broker.messages.end_transaction import TransactionEnds
 from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
 from tailrace.broker.messages.proven_topics import ProvenTopics
-from tailrace.broker.messages.pull import PullMessageProcessor
-from tailrace.broker.messages.pull_lane import PullLane
-from tailrace.broker.messages.query import QueryProcessor
-from tailrace.broker.messages.recall import RecallMessageProcessor
-from tailrace.broker.messages.reply import ReplyMessageProcessor
-from tailrace.broker.messages.send import SendMessageProcessor
-from tailrace.broker.messages.send_back import SendBackProcessor
-from tailrace.broker.messages.send_lane import SendLane
 from tailrace.broker.messages.service import MessageService
-from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.messages.waiters import LongPolling
 from tailrace.broker.pop.ack import AckService
 from tailrace.broker.pop.pop_message import PopService
-from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
-from tailrace.broker.pop.service import PopConsumption
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
 from tailrace.broker.statistics.broker_stats import SAMPLE_MS
 from tailrace.broker.statistics.traffic import CountedArrivals
+from tailrace.broker.wiring import BrokerParts
 from tailrace.config import BrokerConfig, FlushDiskType, NameServerConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
@@ -86,20 +61,16 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError, StoreError
-from tailrace.filters.consumer_filters import ConsumerFilterManager
-from tailrace.filters.message_filters import MessageFilters
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.ha.sender import TICK_S
 from tailrace.logs import get_logger
 from tailrace.namesrv.name_server import KVConfigManager, NameServer
-from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.tls import TlsOptions
-from tailrace.requests.durable_answers import DurableAnswers, OnDisk
+from tailrace.requests.durable_answers import DurableAnswers
 
 if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
@@ -153,7 +124,6 @@ class BrokerController:
         self._store = store
         self._config = broker_config or BrokerConfig()
         self._clock = clock or SystemClock()
-        self._entropy = entropy or SystemEntropy()
         self._file_system = file_system or store.file_system
         self._name_server_config = name_server_config or NameServerConfig()
         self._settings_file = SettingsFile(self._file_system, settings_file) if settings_file else None
@@ -173,43 +143,53 @@ class BrokerController:
         self.audit = self._made_audit(auth.audit_log)
         self._settings = settings_of(self._config, store.config, auth, storePathRootDir=str(store.path))
         proven = ProvenTopics(store.topics)
-        self._broker = broker = self._context()
-        subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.consumers)
+        self._broker = broker = BrokerParts(
+            asyncio.get_running_loop(), self._clock, entropy or SystemEntropy(), store, self._config,
+            self._file_system, control=self.access.enforced, outgoing=self._new_client, audit_log=self.audit.file,
+            denied=lambda: dict(self.access.control.denied))
+        subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.clients.consumers)
         running = self._running_settings(auth, proven, subscriptions)
-        self._slave = SlaveServices(broker, self.access) if store.inner.follows else None
-        self._durable, self._synced = (DurableAnswers(broker.loop, one) for one in (store.inner, OnDisk(store.inner)))
+        self._durable, self._synced = broker.durable, broker.synced
         durable, synced = self._waits()
-        self._pull = PullMessageProcessor(broker, subscriptions)
-        self._pull_lane = PullLane(broker, subscriptions)
-        broker.state.on_loop.append(self._consumer_filters.forget)
-        broker.waiting_sends = lambda: self._durable.pending
-        self._send = self._made_send(proven, wait_durable=durable is not None)
-        self._pop = PopConsumption(broker, self._file_system, synced)
-        self._lite = self._made_lite()
-        reply = ReplyMessageProcessor(broker, self._send.messages, durable)
-        transactions = self._transactions = EndTransactionProcessor(broker, durable)
-        self._checks = TransactionChecks(broker)
+        self._pull = wiring.pulls(broker, subscriptions)
+        self._pull_lane = wiring.pull_lane(broker, subscriptions)
+        self._send = wiring.sends(broker, broker.durable, wait_durable=durable is not None, proven=proven)
+        self._pop = wiring.pop_consumption(broker, synced)
+        self._lite = wiring.lite_topics(broker, self._pop, self._file_system)
+        self._slave = wiring.slave_services(broker, self.access)
+        self._transactions = wiring.ends_of_transactions(broker, durable)
+        self._checks = wiring.transaction_checks(broker)
         self._cleaner = MappingCleaner(
             store, broker.forwarder, self._config.broker_name, self._clock, broker.executors.files)
-        retention = RetentionProcessor(broker)
-        admin = AdminProcessor(broker, RuntimeInfo(broker))
+        self._processors = self._made_processors(running, proven, durable, synced)
+
+    def _made_processors(
+        self, running: RunningSettings, proven: ProvenTopics, durable: DurableAnswers | None,
+        synced: DurableAnswers | None,
+    ) -> list[_Registers]:
+        broker = self._broker
+        reply = wiring.replies(broker, self._send.messages, durable)
+        retention = RetentionProcessor(broker.loop, self._store, broker.executors)
+        admin = wiring.admin(broker)
         self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
         self._later: list[_DefersReplies] = [broker.changes, *self._workers, broker.forwarder, reply, self.ends]
-        self._processors = self._made_processors(
-            running, (durable, synced), retention, reply, transactions, admin, proven)
+        if broker.control is not None:
+            self._watch_users(broker.control)
+        return [
+            self._send, wiring.send_lane(broker, self._send, proven, wait_durable=durable is not None), reply,
+            self._transactions, retention, admin, *wiring.processors(broker, durable, synced),
+            SettingsProcessor(running, broker.worker, broker.control, self._config.broker_cluster_name),
+            AccessProcessor(self.access, broker.changes, self._store.read_only, self._clock.now_ms),
+        ]
+
+    def _new_client(self) -> RemotingClient:
+        return RemotingClient(tls=self._tls, credentials=self.access.inner_client)
 
     def _waits(self) -> tuple[DurableAnswers | None, DurableAnswers | None]:
         """Return the answers that wait for disk and slaves, and for the disk alone; None if nothing is to wait for."""
         is_synced = self._store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         waits = is_synced or self._store.inner.replication.waits
         return self._durable if waits else None, self._synced if is_synced else None
-
-    def _made_lite(self) -> LiteTopics:
-        lite = LiteTopics(self._broker, self._file_system)
-        self.acks.lite = lite.acks
-        self._pop.inspect.lite = lite.service.notification
-        self._broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling) + len(lite.service.polling)
-        return lite
 
     def _running_settings(
         self, auth: AuthConfig, topics: ProvenTopics, subscriptions: ProvenSubscriptions
@@ -220,11 +200,6 @@ class BrokerController:
 
         configs = self._config, self._store.config, auth
         return RunningSettings(self._clock, configs, self._settings, self._settings_file, forget)
-
-    def _made_send(self, proven: ProvenTopics, *, wait_durable: bool) -> SendMessageProcessor:
-        return SendMessageProcessor(
-            self._broker, self._durable, wait_durable=wait_durable, proven=proven,
-            max_message_size=self._store.config.max_message_size)
 
     def _made_audit(self, path: str) -> Audit:
         audit = Audit(self._clock, self._config.broker_cluster_name, AuditLog(path) if path else None)
@@ -240,30 +215,9 @@ class BrokerController:
     def _watch_users(self, control: AccessControl) -> None:
         broker, access = self._broker, self.access
         departures = access.departures = Departures(
-            broker.loop, control, access.users, access.acls, broker.consumers, broker.locks)
+            broker.loop, control, access.users, access.acls, broker.clients.consumers, broker.clients.locks)
         departures.holds += [*self._polls, broker.cold_reads]
         departures.forget.append(self._lite.registry.forget_clients)
-
-    def _made_processors(
-        self, running: RunningSettings, answers: tuple[DurableAnswers | None, DurableAnswers | None],
-        retention: RetentionProcessor, reply: ReplyMessageProcessor, transactions: EndTransactionProcessor,
-        admin: AdminProcessor, proven: ProvenTopics,
-    ) -> list[_Registers]:
-        broker, (durable, synced) = self._broker, answers
-        if broker.control is not None:
-            self._watch_users(broker.control)
-        return [
-            self._send, SendLane(broker, self._durable, self._send, proven, wait_durable=durable is not None),
-            reply, transactions, SendBackProcessor(broker, synced),
-            RecallMessageProcessor(broker, durable), QueryProcessor(broker),
-            ClientManageProcessor(broker), AdminTopicsProcessor(broker),
-            StaticTopicsProcessor(broker), retention, ResetOffsetProcessor(broker), StatsProcessor(broker.stats),
-            ClientOffsetsProcessor(broker), GroupAdminProcessor(broker),
-            EnginesProcessor(self._store, self._config, broker.cold_data), ReplicationProcessor(broker),
-            QueryAssignmentProcessor(broker),
-            admin, SettingsProcessor(running, broker.worker, broker.control, self._config.broker_cluster_name),
-            AccessProcessor(self.access, broker.changes, self._store.read_only, self._clock.now_ms),
-        ]
 
     async def start(
         self,
@@ -298,14 +252,16 @@ class BrokerController:
         if await self._broker.executors.background.run(self._store.wait_dispatched):
             self._correct_offsets()
         await self._broker.executors.background.run(self._broker.transactions.load)
-        self.broker_address = self._broker.address = listeners.broker_address
+        self.broker_address = self._broker.addresses.broker = listeners.broker_address
         store_host = listeners.store_host
         self._store.inner.store_host = store_host
         others = await self._broker.executors.background.run(  # in a thread, because it may look up host names
             registered_elsewhere, self._config.namesrv_addr, listeners.namesrv_address)
-        await refuse_second_broker(self._broker, others)
+        broker = self._broker
+        brokers = BrokerGroup(self._config, broker.addresses, broker.outgoing)
+        await brokers.refuse_second(others)
         if self._slave is None:
-            await take_offsets_of_slaves(self._broker, others)
+            await take_offsets_of_slaves(self._store, broker.groups, broker.offsets, brokers, broker.outgoing, others)
         self._send.set_store_host(store_host)
         self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
         await self._serve_slaves(listeners)
@@ -345,14 +301,13 @@ class BrokerController:
         """Open the port for slaves before its address goes to name servers."""
         if not has_slave_port(self._store.config):
             return
+        broker = self._broker
         slaves = SlavePort(
-            self._broker, listeners, lambda: {} if self._name_server is None else self._name_server.members(
-                self._config.broker_cluster_name, self._config.broker_name),
-            lambda: [] if self._registration is None else self._registration.states())
+            self._clock, self._store, self._config, broker.executors, broker.addresses, broker.name_servers,
+            broker.outgoing, broker.replicas, listeners)
         await slaves.start()
-        self._slaves, self._broker.ha_address = slaves, slaves.address
-        self._settings.update(
-            haListenPort=slaves.address.rpartition(":")[2], brokerIP2=slaves.address.rpartition(":")[0])
+        self._slaves, (host, _, port) = slaves, broker.addresses.ha.rpartition(":")
+        self._settings.update(haListenPort=port, brokerIP2=host)
         self._every("slaves", TICK_S, slaves.tick)
 
     def _start_transactions(self) -> None:
@@ -363,39 +318,6 @@ class BrokerController:
             "operations", max(config.transaction_op_batch_interval, 100) / 10_000,
             service.write_operations_if_due)
         self._every("checks", config.transaction_check_interval / 1000, self._checks.start_pass)
-
-    def _context(self) -> BrokerContext:
-        config_dir, clock, config = self._store.config_dir, self._clock, self._config
-        self._store.topics.ensure_system_topics()
-        groups = SubscriptionGroupManager(self._file_system, config_dir, config, clock)
-        groups.enable_lmq = self._store.config.enable_lmq
-        groups.load()
-        groups.ensure_system_groups()
-        revive_log = ReviveLog(self._store, config, clock)
-        offsets = ConsumerOffsetManager(
-            self._file_system, config_dir, clock, config.max_consumer_offsets,
-            lmq=self._store.config.enable_lmq, before_write=revive_log.sync)
-        offsets.load()
-        self._store.retention.follow_groups(offsets)
-
-        filters = self._consumer_filters = ConsumerFilterManager(
-            self._file_system, config_dir, config, clock)
-        filters.load()
-
-        def notify_enabled(group: str) -> bool:
-            found = groups.select(group)
-            return found is not None and found.notify_consumer_ids_changed_enable
-
-        return BrokerContext(
-            loop=asyncio.get_running_loop(), clock=clock, entropy=self._entropy,
-            store=self._store, config=config, topics=self._store.topics, groups=groups,
-            offsets=offsets, revive_log=revive_log, locks=RebalanceLockManager(clock),
-            filters=MessageFilters(config, filters),
-            consumers=ConsumerManager(clock, config.channel_expired_ms, notify_enabled, filters),
-            producers=ProducerManager(clock, config.channel_expired_ms), boot_ms=clock.now_ms(),
-            outgoing=lambda: RemotingClient(tls=self._tls, credentials=self.access.inner_client),
-            control=self.access.enforced, denied=lambda: dict(self.access.control.denied), audit_log=self.audit.file,
-        )
 
     def _correct_offsets(self) -> None:
         """Lower offsets that are past the end of their queue to that end.
@@ -444,17 +366,17 @@ class BrokerController:
         self._later += name_server.later
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
-            self._broker.topics.table, self._broker.topics.mappings.table, self._broker.ha_address,
+            self._broker.topics.table, self._broker.topics.mappings.table, self._broker.addresses.ha,
         )
         self._name_server = name_server
-        self._broker.route = name_server.route
+        self._broker.name_servers.own = name_server
         server.on_close = name_server.closed
         name_server.register(server)
         running = RunningSettings(
             self._clock, (self._name_server_config,),
             settings_of(self._name_server_config, listenPort=address.rpartition(":")[2]), self._settings_file)
         SettingsProcessor(running, name_server.worker).register_name_server(server)
-        self.namesrv_address = self._broker.namesrv_address = address
+        self.namesrv_address = self._broker.name_servers.addresses = address
         self._settings["namesrvAddr"] = address
         self._every("expire", SCAN_S, name_server.expire)
 
@@ -462,17 +384,19 @@ class BrokerController:
         """Register at ``others``, the name servers of ``namesrvAddr`` except ``own``, the one of this process."""
         if not others:
             return
-        self._registration = Registration(self._broker, others, self._slave.log.set_master if self._slave else None)
-        self._broker.registrations = self._registration.states
+        broker = self._broker
+        self._registration = broker.name_servers.others = Registration(
+            broker.loop, self._config, broker.topics, broker.addresses, broker.outgoing, broker.executors.background,
+            others, self._slave.log.set_master if self._slave else None)
         self._registration.start()
         addresses = ";".join([own, *others] if own else others)
         self._settings["namesrvAddr"] = addresses
         if not own:
-            self.namesrv_address = self._broker.namesrv_address = addresses
+            self.namesrv_address = broker.name_servers.addresses = addresses
 
     @property
-    def broker(self) -> BrokerContext:
-        """The objects that the processors of the broker share."""
+    def broker(self) -> BrokerParts:
+        """The parts of the broker."""
         return self._broker
 
     @property
@@ -547,7 +471,7 @@ class BrokerController:
         await self._end_writing()
         self._scheduler.stop_all()
         self._pop.prepare()
-        self._consumer_filters.prepare()
+        self._broker.consumer_filters.prepare()
         self._persist_offsets()
         self._persist_metrics()
         self._persist_filters()
@@ -566,7 +490,7 @@ class BrokerController:
         self._persist_offsets()
 
     def _persist_filters_later(self) -> None:
-        self._prepare(self._consumer_filters.prepare)
+        self._prepare(self._broker.consumer_filters.prepare)
         self._persist_filters()
 
     def _persist_offsets(self) -> None:
@@ -590,7 +514,7 @@ class BrokerController:
         if self._store.lost_lock:
             return
         try:
-            self._consumer_filters.write_prepared()
+            self._broker.consumer_filters.write_prepared()
         except (StoreError, OSError) as error:
             events.CONSUMER_FILTERS_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
 
@@ -616,9 +540,7 @@ class BrokerController:
         await asyncio.gather(*(server.stop() for server in servers))
 
     def _client_gone(self, channel: Channel) -> None:
-        self._broker.consumers.closed(channel)
-        self._broker.producers.closed(channel)
-        self._broker.client_ids.closed(channel)
+        self._broker.clients.closed(channel)
         for place in (*self._polls, *self._workers):
             place.closed(channel)
 
@@ -629,8 +551,8 @@ class BrokerController:
     def _scan(self) -> None:
         broker = self._broker
         for step in (
-            broker.consumers.expire, broker.producers.expire, broker.locks.expire, self._consumer_filters.expire,
-            broker.asked.expire, self._end_old_passwords,
+            broker.clients.consumers.expire, broker.clients.producers.expire, broker.clients.locks.expire,
+            broker.consumer_filters.expire, broker.asked.expire, self._end_old_passwords,
         ):
             with caught("scan"):
                 step()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.console.charts import meter
 from tailrace.console.elements import BAD, GOOD, WARN, Child, address, h
 from tailrace.console.troubles import Trouble
+from tailrace.node.message_store import MessageStore
 from tailrace.spellings import size_text
 from tailrace.store.retention.disk_state import (
     DiskLevel,
@@ -47,9 +47,8 @@ class Disk(NamedTuple):
         return _COLOURS[self.level]
 
 
-def disk_of(broker: BrokerContext) -> Disk:
+def disk_of(store: MessageStore) -> Disk:
     """Return the state of the disk of the log: of the roomiest one, if the log has several."""
-    store = broker.store
     levels = disk_levels(store.config)
     *logs, _ = store.retention.disk.measure()
     measured = [usage for usage in logs if usage.percent >= 0] or logs

@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar, final
 
-from tailrace.broker.consumers.lags import Lag, QueueLag, sums
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.clients.client_manager import ConsumerManager
+from tailrace.broker.consumers.lags import ConsumerLags, Lag, QueueLag
+from tailrace.broker.core.deletion import BrokerState
 from tailrace.console.viewer import Viewer
+from tailrace.env.clock import Clock
 from tailrace.env.pauses import in_steps, pause
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import is_system_group
+from tailrace.node.topic_config import TopicConfigManager
 
-__all__ = ["DeadLetters", "Figures", "GroupLag", "TopicSize", "group_names", "is_own_topic", "oldest_ms"]
+__all__ = ["DeadLetters", "Figures", "GroupLag", "TopicSize", "is_own_topic"]
 
 _Kept = TypeVar("_Kept")
 KEPT_NS: Final = 1_000_000_000
@@ -73,34 +78,27 @@ class DeadLetters(NamedTuple):
     """When the last one was stored."""
 
 
-def is_own_topic(broker: BrokerContext, topic: str) -> bool:
+def is_own_topic(topics: TopicConfigManager, topic: str) -> bool:
     """Return True if users have made a topic: it belongs neither to the broker nor to a group."""
-    return not broker.topics.is_system_topic(topic) and not topic.startswith(
+    return not topics.is_system_topic(topic) and not topic.startswith(
         (RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX))
-
-
-def group_names(broker: BrokerContext) -> set[str]:
-    """Return the names of all groups that have a configuration or offsets, or a member."""
-    return broker.state.groups() | {info.group for info in broker.consumers.groups()}
-
-
-def oldest_ms(broker: BrokerContext, lagging: Iterable[QueueLag]) -> int:
-    """Return when the oldest of the waiting messages was stored, in ms; 0 if none waits."""
-    times = (broker.store.queue_of(queue.topic, queue.queue_id).store_timestamp(queue.first) for queue in lagging)
-    return min((ms for ms in times if ms > 0), default=0)
 
 
 @final
 class Figures:
     """Figures of one broker. Any thread may use it."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
+    def __init__(
+        self, store: MessageStore, clock: Clock, offsets: ConsumerOffsetManager, consumers: ConsumerManager,
+        lags: ConsumerLags, state: BrokerState,
+    ) -> None:
+        self._store, self._clock, self._offsets = store, clock, offsets
+        self._consumers, self._lags, self._state = consumers, lags, state
         self._kept: dict[str, tuple[int, Any]] = {}
         self._locks = {"lags": threading.Lock(), "topics": threading.Lock()}
 
     def _get(self, name: str, make: Callable[[], _Kept]) -> _Kept:
-        clock = self._broker.clock
+        clock = self._clock
         with self._locks[name]:  # of two pages that need the same figures one makes them
             began = clock.monotonic_ns()
             until, found = self._kept.get(name, (0, None))
@@ -115,7 +113,7 @@ class Figures:
         """Return the queues of every topic that has one."""
         def make() -> dict[str, TopicSize]:
             found: dict[str, TopicSize] = {}
-            for topic, queue_id, low, high in in_steps(self._broker.store.queues(), STEP, pause):
+            for topic, queue_id, low, high in in_steps(self._store.queues(), STEP, pause):
                 size = found.setdefault(topic, TopicSize())
                 size.messages += high - low
                 size.queues.append((queue_id, low, high))
@@ -124,7 +122,27 @@ class Figures:
 
     def pairs(self) -> dict[tuple[str, str], GroupLag]:
         """Return the lag of every group on every topic that it has consumed."""
-        return self._get("lags", lambda: sums(self._broker, GroupLag, pause, STEP))
+        return self._get("lags", lambda: self._lags.sums(GroupLag, pause, STEP))
+
+    def group_names(self) -> set[str]:
+        """Return the names of all groups that have a configuration or offsets, or a member."""
+        return self._state.groups() | {info.group for info in self._consumers.groups()}
+
+    def members_of(self, group: str) -> int:
+        """Return the number of connected members of a group."""
+        info = self._consumers.find(group)
+        return 0 if info is None else len(info.client_ids())
+
+    def oldest_ms(self, lagging: Iterable[QueueLag]) -> int:
+        """Return when the oldest of the waiting messages was stored, in ms; 0 if none waits."""
+        times = (
+            self._store.queue_of(queue.topic, queue.queue_id).store_timestamp(queue.first) for queue in lagging)
+        return min((ms for ms in times if ms > 0), default=0)
+
+    def queues_of(self, group: str, viewer: Viewer) -> list[QueueLag]:
+        """Return the queues of a group on topics that a user may see."""
+        return list(self._lags.queues(
+            [entry for entry in self._offsets.entries() if entry[1] == group and viewer.topic(entry[0])]))
 
     def groups(self, viewer: Viewer) -> dict[str, GroupLag]:
         """Return the lag of each group, on the topics that a user may see."""
@@ -146,7 +164,7 @@ class Figures:
         for topic, size in self.topics().items():
             if topic.startswith(DLQ_GROUP_TOPIC_PREFIX) and size.messages and viewer.topic(topic):
                 last = max(
-                    (self._broker.store.queue_of(topic, queue_id).store_timestamp(high - 1)
+                    (self._store.queue_of(topic, queue_id).store_timestamp(high - 1)
                      for queue_id, low, high in size.queues if high > low), default=0)
                 yield DeadLetters(topic.removeprefix(DLQ_GROUP_TOPIC_PREFIX), topic, size.messages, last)
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-from tailrace.broker.clients.client_manager import ClientInfo, ConsumerGroupInfo
-from tailrace.broker.consumers.lags import QueueLag, queue_lags
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.clients.client_manager import ClientInfo, ConsumerGroupInfo, ConsumerManager
 from tailrace.console.action_links import group_actions, resend_link
 from tailrace.console.elements import (
     WARN,
@@ -24,17 +22,18 @@ from tailrace.console.elements import (
     stats,
     table,
 )
-from tailrace.console.figures import Figures, GroupLag, group_names, is_own_topic, oldest_ms
-from tailrace.console.health import members_of
+from tailrace.console.figures import Figures, GroupLag, is_own_topic
 from tailrace.console.lists import ROWS_MAX, Listing
 from tailrace.console.overview import lag_level
 from tailrace.console.query import Query
 from tailrace.console.topics import lag_cell, topic_link
 from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import client_version, clock_time
+from tailrace.env.clock import Clock
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import LANGUAGES
-from tailrace.node.subscription_group import is_system_group
+from tailrace.node.subscription_group import SubscriptionGroupManager, is_system_group
+from tailrace.node.topic_config import TopicConfigManager
 
 __all__ = ["dead_letters_page", "group_page", "groups_page"]
 
@@ -43,7 +42,7 @@ _LANGUAGES: Final = {
     "NODE_JS": "Node.js", "HTTP": "HTTP", "RUBY": "Ruby", "ERLANG": "Erlang", "DELPHI": "Delphi"}
 
 
-def groups_page(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Query) -> list[Child]:
+def groups_page(clock: Clock, figures: Figures, viewer: Viewer, asked: Query) -> list[Child]:
     """Return the list of groups, those with the greatest lag first."""
     lags = figures.groups(viewer)
     dead = {one.group: one.messages for one in figures.dead_letters(viewer)}
@@ -52,18 +51,18 @@ def groups_page(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: 
         return lags[group].behind if group in lags else 0
 
     keys: dict[str, Callable[[str], Any]] = {
-        "name": str, "lag": behind, "members": lambda group: members_of(broker, group),
+        "name": str, "lag": behind, "members": figures.members_of,
         "dead": lambda group: dead.get(group, 0)}
     listing = Listing(
-        "groups", "group", asked, filter(viewer.group, group_names(broker)), lambda group: not is_system_group(group),
+        "groups", "group", asked, filter(viewer.group, figures.group_names()), lambda group: not is_system_group(group),
         Sorting("groups", asked, "-lag", keys), keys)
-    now, rows = broker.clock.now_ms(), list[list[Child]]()
+    now, rows = clock.now_ms(), list[list[Child]]()
     for group in listing.shown:
-        oldest = oldest_ms(broker, lags[group].lagging) if group in lags else 0
+        oldest = figures.oldest_ms(lags[group].lagging) if group in lags else 0
         count = dead.get(group, 0)
         rows.append([
             link(group, address("groups", group)), lag_cell(behind(group), lag_level(behind(group), oldest, now)),
-            clock_time(oldest, now), members_of(broker, group),
+            clock_time(oldest, now), figures.members_of(group),
             link(f"{count:,}", address("messages", topic=f"{DLQ_GROUP_TOPIC_PREFIX}{group}")) if count else 0])
     columns = (
         Column("Group", "name", "name"), Column("Lag", "number", "lag"), Column("Oldest waiting", "number"),
@@ -71,17 +70,20 @@ def groups_page(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: 
     return [*listing.around(), table(columns, rows, listing.none(), "Groups", listing.sorting)]
 
 
-def group_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: str) -> list[Child]:
+def group_page(
+    clock: Clock, groups: SubscriptionGroupManager, topics: TopicConfigManager, consumers: ConsumerManager,
+    figures: Figures, viewer: Viewer, name: str,
+) -> list[Child]:
     """Return the page of a group."""
     only_if(viewer.group(name), f"Get or Sub on Group:{name}, or List on the cluster")
-    if name not in group_names(broker):
+    if name not in figures.group_names():
         raise NotThereError("group", name)
-    lag, now = figures.groups(viewer).get(name) or GroupLag(), broker.clock.now_ms()
-    oldest = oldest_ms(broker, lag.lagging)
+    lag, now = figures.groups(viewer).get(name) or GroupLag(), clock.now_ms()
+    oldest = figures.oldest_ms(lag.lagging)
     dlq = f"{DLQ_GROUP_TOPIC_PREFIX}{name}"
     size = figures.topics().get(dlq)
     dead = size.messages if size is not None and viewer.topic(dlq) else 0
-    info, config = broker.consumers.find(name), broker.groups.select(name)
+    info, config = consumers.find(name), groups.select(name)
     members = [] if info is None else list(info.members.values())
     return [
         stats({
@@ -91,7 +93,7 @@ def group_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: st
             "Attempts": f"at most {config.retry_max_times + 1} for each message" if config is not None else None,
             "Delivery": _delivery(info)}),
         group_actions(viewer, name, has_dead_letters=dead > 0),
-        _topics(broker, figures, viewer, name), _members(members, now), _queues(broker, viewer, name)]
+        _topics(clock, figures, viewer, name), _members(members, now), _queues(topics, figures, viewer, name)]
 
 
 def _waits(behind: int, oldest: int, now: int) -> Child:
@@ -106,12 +108,12 @@ def _delivery(info: ConsumerGroupInfo | None) -> str | None:
     return "every member gets every message" if info.broadcasting else "each message goes to one member"
 
 
-def _topics(broker: BrokerContext, figures: Figures, viewer: Viewer, group: str) -> Element:
-    now, rows = broker.clock.now_ms(), list[list[Child]]()
+def _topics(clock: Clock, figures: Figures, viewer: Viewer, group: str) -> Element:
+    now, rows = clock.now_ms(), list[list[Child]]()
     found = sorted(((topic, lag) for (name, topic), lag in figures.pairs().items()
                     if name == group and viewer.topic(topic)), key=lambda one: (-one[1].behind, one[0]))
     for topic, lag in found[:ROWS_MAX]:
-        oldest = oldest_ms(broker, lag.lagging)
+        oldest = figures.oldest_ms(lag.lagging)
         shown = link("its retries", address("topics", topic)) if topic.startswith(
             RETRY_GROUP_TOPIC_PREFIX) else topic_link(topic)
         rows.append([shown, lag_cell(lag.behind, lag_level(lag.behind, oldest, now)), clock_time(oldest, now),
@@ -136,12 +138,11 @@ def _client(member: ClientInfo) -> str:
     return f"{_LANGUAGES.get(name, 'other')}, {client_version(member.version)}"
 
 
-def _queues(broker: BrokerContext, viewer: Viewer, group: str) -> Element:
+def _queues(topics: TopicConfigManager, figures: Figures, viewer: Viewer, group: str) -> Element:
     """Return the queues of a group, those with the greatest lag first."""
-    entries = [entry for entry in broker.offsets.entries() if entry[1] == group and viewer.topic(entry[0])]
-    found: list[QueueLag] = sorted(
-        queue_lags(broker, entries),
-        key=lambda queue: (-queue.behind, not is_own_topic(broker, queue.topic), queue.topic, queue.queue_id))
+    found = sorted(
+        figures.queues_of(group, viewer),
+        key=lambda queue: (-queue.behind, not is_own_topic(topics, queue.topic), queue.topic, queue.queue_id))
     rows: list[list[Child]] = [
         [topic_link(queue.topic), queue.queue_id, queue.committed, queue.until, queue.behind]
         for queue in found[:ROWS_MAX]]
@@ -151,9 +152,9 @@ def _queues(broker: BrokerContext, viewer: Viewer, group: str) -> Element:
                 h("p", f"The {ROWS_MAX} with the greatest lag of {len(found):,}.") if len(found) > ROWS_MAX else None)
 
 
-def dead_letters_page(broker: BrokerContext, figures: Figures, viewer: Viewer) -> list[Child]:
+def dead_letters_page(clock: Clock, figures: Figures, viewer: Viewer) -> list[Child]:
     """Return the dead letters of all groups."""
-    now, found = broker.clock.now_ms(), figures.dead_letters(viewer)
+    now, found = clock.now_ms(), figures.dead_letters(viewer)
     rows: list[list[Child]] = [
         [link(one.group, address("groups", one.group)) if viewer.group(one.group) else one.group, one.messages,
          clock_time(one.last_ms, now),

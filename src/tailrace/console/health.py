@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.wiring import BrokerParts
 from tailrace.console.disk import Disk, disk_troubles
 from tailrace.console.elements import BAD, NOTE, WARN, address, plural
-from tailrace.console.figures import DeadLetters, GroupLag, oldest_ms
+from tailrace.console.figures import DeadLetters, Figures, GroupLag
 from tailrace.console.recovery import recovery_troubles
 from tailrace.console.troubles import Trouble
 from tailrace.console.words import span
@@ -20,7 +20,7 @@ from tailrace.env.processes import memory_bytes, memory_limit
 from tailrace.kernels import compiled
 from tailrace.spellings import size_text
 
-__all__ = ["LAG_MS", "LATE_MS", "Memory", "WaitingGroup", "members_of", "memory_of", "troubles", "waiting_groups"]
+__all__ = ["LAG_MS", "LATE_MS", "Memory", "WaitingGroup", "memory_of", "troubles", "waiting_groups"]
 
 LAG_MS: Final = 600_000
 """A group whose oldest message waits longer is in trouble."""
@@ -54,7 +54,7 @@ class Memory(NamedTuple):
     """True while requests wait for memory."""
 
 
-def memory_of(broker: BrokerContext) -> Memory:
+def memory_of(broker: BrokerParts) -> Memory:
     """Return the memory of the broker."""
     limits = broker.limits
     if limits is None:
@@ -62,22 +62,16 @@ def memory_of(broker: BrokerContext) -> Memory:
     return Memory(memory_bytes(), memory_limit(), limits.held_bytes, limits.bytes_max, limits.tight)
 
 
-def members_of(broker: BrokerContext, group: str) -> int:
-    """Return the number of connected members of a group."""
-    info = broker.consumers.find(group)
-    return 0 if info is None else len(info.client_ids())
-
-
-def waiting_groups(broker: BrokerContext, found: Mapping[str, GroupLag]) -> list[WaitingGroup]:
+def waiting_groups(figures: Figures, found: Mapping[str, GroupLag]) -> list[WaitingGroup]:
     """Return those of the groups with messages that wait, the greatest lag first, at most `LAGS_MAX`."""
     lags = sorted(
         ((name, lag) for name, lag in found.items() if lag.behind), key=lambda one: (-one[1].behind, one[0]))
-    return [WaitingGroup(name, lag, oldest_ms(broker, lag.lagging), members_of(broker, name))
+    return [WaitingGroup(name, lag, figures.oldest_ms(lag.lagging), figures.members_of(name))
             for name, lag in lags[:LAGS_MAX]]
 
 
 def troubles(
-    broker: BrokerContext, waiting: list[WaitingGroup], dead: list[DeadLetters], disk: Disk,
+    broker: BrokerParts, waiting: list[WaitingGroup], dead: list[DeadLetters], disk: Disk,
 ) -> list[Trouble]:
     """Return what is wrong, the worst first."""
     stats = broker.store.stats()
@@ -88,7 +82,7 @@ def troubles(
     return sorted(found, key=lambda trouble: order.index(trouble.level))
 
 
-def _sends(broker: BrokerContext, disk: Disk) -> Iterator[Trouble]:
+def _sends(broker: BrokerParts, disk: Disk) -> Iterator[Trouble]:
     store = broker.store
     if store.read_only:
         yield Trouble(BAD, f"Sends are refused: the store is {store.read_only}. Everything can be read.")
@@ -110,7 +104,7 @@ def _loss(stats: dict[str, Any]) -> Iterator[Trouble]:
                            f"delivery, for lack of room.", *page)
 
 
-def _groups(broker: BrokerContext, waiting: list[WaitingGroup]) -> Iterator[Trouble]:
+def _groups(broker: BrokerParts, waiting: list[WaitingGroup]) -> Iterator[Trouble]:
     now = broker.clock.now_ms()
     late = [group for group in waiting if group.oldest_ms and now - group.oldest_ms > LAG_MS]
     for group in late[:3]:
@@ -140,7 +134,7 @@ def _timers(stats: dict[str, Any]) -> Iterator[Trouble]:
         yield Trouble(WARN, f"{plural(unread, 'timer')} cannot be read from the disk.", *page)
 
 
-def _storage(broker: BrokerContext, stats: dict[str, Any]) -> Iterator[Trouble]:
+def _storage(broker: BrokerParts, stats: dict[str, Any]) -> Iterator[Trouble]:
     if failed := stats.get("hintSyncFailures", 0):
         yield Trouble(WARN, f"The disk has failed to keep {plural(failed, 'small file')} since the start. "
                             "Messages are safe, but the next start may take longer.")
@@ -154,7 +148,7 @@ def _storage(broker: BrokerContext, stats: dict[str, Any]) -> Iterator[Trouble]:
         yield Trouble(WARN, f"{plural(damaged, 'damaged message')} in compacted topics.")
 
 
-def _process(broker: BrokerContext) -> Iterator[Trouble]:
+def _process(broker: BrokerParts) -> Iterator[Trouble]:
     memory = memory_of(broker)
     if memory.waits:
         yield Trouble(WARN, f"Requests wait for memory: clients hold {size_text(memory.clients)} of "
@@ -164,7 +158,7 @@ def _process(broker: BrokerContext) -> Iterator[Trouble]:
                             f"{size_text(memory.limit)}.")
     if failures := sum(list(supervision.FAILURES.values())):
         yield Trouble(WARN, f"{plural(failures, 'background task')} failed since the start; the log says why.")
-    missing = [address for address, known in broker.registrations().items() if not known]
+    missing = [address for address, known in broker.name_servers.states().items() if not known]
     if missing:
         yield Trouble(WARN, f"Clients may not find this broker: {', '.join(missing)} did not accept its last "
                             "registration.")

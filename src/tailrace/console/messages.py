@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final, NamedTuple
 from xml.etree.ElementTree import Element
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.console.action_links import message_actions
 from tailrace.console.bodies import preview, shown_body
 from tailrace.console.elements import (
@@ -32,9 +31,11 @@ from tailrace.console.timeline import QUEUES_MAX, Place, Timeline
 from tailrace.console.topics import owner_of, topic_link
 from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import clock_time, local_time, moment
+from tailrace.env.clock import Clock
 from tailrace.formats import names as N
 from tailrace.model import MessageExt
 from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.spellings import time_ms
 
 __all__ = ["message_page", "messages_page", "search_form"]
@@ -71,15 +72,15 @@ def _shown(store: MessageStore, message: MessageExt, offset: int) -> Shown:
         next((message.properties[name] for name in ORIGIN_TOPICS if name in message.properties), ""))
 
 
-def known_topics(broker: BrokerContext, viewer: Viewer) -> list[str]:
+def known_topics(topics: TopicConfigManager, viewer: Viewer) -> list[str]:
     """Return topics that a field suggests: own ones that the user may read, then dead letters."""
-    names = sorted(broker.topics.table.copy())
+    names = sorted(topics.table.copy())
     return viewer.suggested(itertools.chain(
-        (name for name in names if is_own_topic(broker, name)),
+        (name for name in names if is_own_topic(topics, name)),
         (name for name in names if name.startswith(N.DLQ_GROUP_TOPIC_PREFIX))))
 
 
-def search_form(broker: BrokerContext, viewer: Viewer, asked: Query) -> Element:
+def search_form(topics: TopicConfigManager, viewer: Viewer, asked: Query) -> Element:
     """Return the form that looks for messages."""
     def field(text: str, name: str, **more: str | int) -> Element:
         return h("label", text, h("input", name=name, value=asked.get(name, ""), **more))
@@ -92,7 +93,7 @@ def search_form(broker: BrokerContext, viewer: Viewer, asked: Query) -> Element:
           class_="fields"),
         is_open=any(asked.get(name) for name in ("queue", "offset", "time")))
     return form(
-        "messages", picker("Topic", "topic", asked.get("topic", ""), known_topics(broker, viewer), required="required"),
+        "messages", picker("Topic", "topic", asked.get("topic", ""), known_topics(topics, viewer), required="required"),
         field("Key or message id", "key", autocomplete="off", autocapitalize="none", spellcheck="false"), rare)
 
 
@@ -104,21 +105,21 @@ def _time_value(asked: Query) -> str:
         return ""
 
 
-def messages_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> Titled:
+def messages_page(store: MessageStore, clock: Clock, viewer: Viewer, asked: Query) -> Titled:
     """Return the messages that a query asks for."""
-    looking = search_form(broker, viewer, asked)
+    looking = search_form(store.topics, viewer, asked)
     topic = asked.get("topic", "")
     if not topic:
         return Titled("Messages", [looking, h("p", "Choose a topic to see its newest messages.")])
     only_if(viewer.reads(topic), f"Get or Sub on Topic:{topic}")
-    if broker.topics.select(topic) is None:
+    if store.topics.select(topic) is None:
         raise NotThereError("topic", topic)
     try:
-        title, found, around = _found(broker, topic, asked)
+        title, found, around = _found(store, topic, asked)
     except ValueError as error:
         return Titled("Messages", [looking, notice(WARN, f"{error}.")])
     # A queue of an LMQ holds records of other topics.
-    rows: list[Child] = [_row(broker, topic, one) for one in found if one.topic == topic or viewer.reads(one.topic)]
+    rows: list[Child] = [_row(clock, topic, one) for one in found if one.topic == topic or viewer.reads(one.topic)]
     owner = owner_of(topic)
     about: list[Child] = [h("strong", title)]
     if owner and viewer.group(owner):
@@ -137,18 +138,18 @@ def _copied(around: list[Child]) -> list[Child]:
     return [link(one.text or "", one.get("href", "")) for one in around if isinstance(one, Element)]
 
 
-def _found(broker: BrokerContext, topic: str, asked: Query) -> tuple[str, list[Shown], list[Child]]:
+def _found(store: MessageStore, topic: str, asked: Query) -> tuple[str, list[Shown], list[Child]]:
     """Return a title, messages with the newest first, and links to others. Raises ValueError for a wrong field."""
     if asked.get("key"):
-        keyed = broker.store.query_message(topic, asked["key"], KEYED_MAX)
+        keyed = store.query_message(topic, asked["key"], KEYED_MAX)
         more = f", the newest {KEYED_MAX}" if len(keyed) == KEYED_MAX else ""
         return (f"{plural(len(keyed), 'message')} with the key {asked['key'][:NAME_MAX]}{more}",
-                [_shown(broker.store, one, one.queue_offset) for one in reversed(keyed)], [])
+                [_shown(store, one, one.queue_offset) for one in reversed(keyed)], [])
     queue = whole_number(asked, "queue") if asked.get("queue") else -1
     if asked.get("queue") and queue < 0:
         raise ValueError(f"queue is {queue}, which no queue has")
     timeline = Timeline(
-        broker.store, topic, _queues_of(broker, topic) if queue < 0 else [queue], partial(_shown, broker.store))
+        store, topic, _queues_of(store, topic) if queue < 0 else [queue], partial(_shown, store))
     count, is_newest, goes_on = MESSAGES_MAX + 1, False, False
     if asked.get("before"):
         found = timeline.before(Place.parse(asked["before"], "before"), count)
@@ -175,12 +176,12 @@ def _found(broker: BrokerContext, topic: str, asked: Query) -> tuple[str, list[S
     return ("Newest messages" if is_newest else "Messages"), [one for _, one in page], around
 
 
-def _queues_of(broker: BrokerContext, topic: str) -> list[int]:
-    config = broker.topics.select(topic)
+def _queues_of(store: MessageStore, topic: str) -> list[int]:
+    config = store.topics.select(topic)
     assert config is not None
     if topic.startswith(N.LMQ_PREFIX):
         return [0]
-    used = {queue_id for name, queue_id, _, _ in broker.store.queues() if name == topic}
+    used = {queue_id for name, queue_id, _, _ in store.queues() if name == topic}
     return sorted(used)[:QUEUES_MAX]
 
 
@@ -188,8 +189,8 @@ def _key_links(topic: str, keys: list[str]) -> list[Child]:
     return [link(key, address("messages", topic=topic, key=key), class_="key-link") for key in keys]
 
 
-def _row(broker: BrokerContext, topic: str, one: Shown) -> Element:
-    now = broker.clock.now_ms()
+def _row(clock: Clock, topic: str, one: Shown) -> Element:
+    now = clock.now_ms()
     href = address("message", topic=topic, queue=one.queue_id, offset=one.offset)
     if topic.startswith(N.LMQ_PREFIX):
         href = address("message", topic=topic, queue=0, offset=one.offset)
@@ -208,14 +209,14 @@ def _row(broker: BrokerContext, topic: str, one: Shown) -> Element:
 # -- one message
 
 
-def message_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> Titled:
+def message_page(store: MessageStore, clock: Clock, viewer: Viewer, asked: Query) -> Titled:
     """Return the page of one message. Raises ValueError for a wrong field."""
     topic = asked.get("topic", "")
     only_if(viewer.reads(topic), f"Get or Sub on Topic:{topic}")
-    if broker.topics.select(topic) is None:
+    if store.topics.select(topic) is None:
         raise NotThereError("topic", topic)
     queue_id, offset = (whole_number({name: asked.get(name, "")}, name) for name in ("queue", "offset"))
-    found = Timeline(broker.store, topic, [queue_id], lambda one, _: one).at(offset)
+    found = Timeline(store, topic, [queue_id], lambda one, _: one).at(offset)
     if found is None or (found.shown.topic != topic and not viewer.reads(found.shown.topic)):
         return Titled("Message", [
             notice(WARN, f"Queue {queue_id} of {topic} has no message with offset {offset:,}. It may have expired."),
@@ -223,13 +224,13 @@ def message_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> Titled:
     message = found.shown
     noun = "Dead letter" if topic.startswith(N.DLQ_GROUP_TOPIC_PREFIX) else "Message"
     return Titled(f"{noun} {message.queue_id}:{offset} of {owner_of(topic) or topic}", [
-        _neighbours(broker, viewer, topic, found.place), message_actions(viewer, topic, queue_id, offset),
-        card("Body", *shown_body(message)), _about(broker, viewer, topic, message, offset), _properties(message)])
+        _neighbours(store, viewer, topic, found.place), message_actions(viewer, topic, queue_id, offset),
+        card("Body", *shown_body(message)), _about(store, clock, viewer, topic, message, offset), _properties(message)])
 
 
-def _neighbours(broker: BrokerContext, viewer: Viewer, topic: str, place: Place) -> Element:
+def _neighbours(store: MessageStore, viewer: Viewer, topic: str, place: Place) -> Element:
     """Return links to the messages before and after one, by time."""
-    timeline = Timeline(broker.store, topic, _queues_of(broker, topic), lambda one, at: (one.topic, one.queue_id, at))
+    timeline = Timeline(store, topic, _queues_of(store, topic), lambda one, at: (one.topic, one.queue_id, at))
     links: list[Child] = []
     for text, found in (("Older", timeline.before(place, 1)), ("Newer", timeline.after(place, 1))):
         for _, (name, queue_id, offset) in found:
@@ -240,13 +241,13 @@ def _neighbours(broker: BrokerContext, viewer: Viewer, topic: str, place: Place)
     return h("p", *links, around, class_="links")
 
 
-def _about(broker: BrokerContext, viewer: Viewer, topic: str, message: MessageExt, offset: int) -> Element:
+def _about(store: MessageStore, clock: Clock, viewer: Viewer, topic: str, message: MessageExt, offset: int) -> Element:
     properties, owner = message.properties, owner_of(topic)
     origin = next((properties[name] for name in ORIGIN_TOPICS if name in properties), "") if owner else ""
     unique = next((properties[name] for name in UNIQUE_KEYS if name in properties), "")
     keys = message.keys
     host, port = message.born_host
-    now, stored_ms = broker.clock.now_ms(), broker.store.wall_time_of(message)
+    now, stored_ms = clock.now_ms(), store.wall_time_of(message)
     original = link("Look for the original", address("messages", topic=origin, key=unique)) if (
         origin and unique and viewer.reads(origin)) else None
     return card("About", facts({

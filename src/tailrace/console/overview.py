@@ -7,7 +7,7 @@ from typing import Final
 from xml.etree.ElementTree import Element
 
 from tailrace import __version__
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.wiring import BrokerParts
 from tailrace.console.charts import bar, chart
 from tailrace.console.disk import Disk, disk_meter, disk_of
 from tailrace.console.elements import (
@@ -51,11 +51,11 @@ ROWS: Final = 8
 """Groups that the first page shows."""
 
 
-def overview(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> Titled:
+def overview(broker: BrokerParts, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> Titled:
     """Return the page, whose title says whether anything is wrong."""
     lags = figures.own_lags(viewer)
-    waiting = waiting_groups(broker, lags)
-    dead, disk = figures.dead_letters(viewer), disk_of(broker)
+    waiting = waiting_groups(figures, lags)
+    dead, disk = figures.dead_letters(viewer), disk_of(broker.store)
     live = link("Stop reloading", address("")) if "live" in asked else link(
         f"Reload every {REFRESH_S} s", address("", live=1))
     found = troubles(broker, waiting, dead, disk)
@@ -69,9 +69,9 @@ def overview(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Map
         _rates(broker), _broker(broker, figures, viewer)])
 
 
-def _state(broker: BrokerContext, found: list[Trouble], live: Element) -> Element:
+def _state(broker: BrokerParts, found: list[Trouble], live: Element) -> Element:
     """Return what is wrong, or that the broker serves clients."""
-    running = f"{broker.address} has served clients for {span(broker.clock.now_ms() - broker.boot_ms)}."
+    running = f"{broker.addresses.broker} has served clients for {span(broker.clock.now_ms() - broker.boot_ms)}."
     lines: list[Child] = [
         notice(trouble.level, trouble.text, more=[link(trouble.more, trouble.page)] if trouble.page else [])
         for trouble in found]
@@ -86,7 +86,7 @@ def lag_level(behind: int, oldest: int, now_ms: int) -> str:
     return (WARN if oldest and now_ms - oldest > LAG_MS else NOTE) if behind else GOOD
 
 
-def _lag(broker: BrokerContext, waiting: list[WaitingGroup], lags: Mapping[str, object]) -> Element:
+def _lag(broker: BrokerParts, waiting: list[WaitingGroup], lags: Mapping[str, object]) -> Element:
     now = broker.clock.now_ms()
     most = max((group.lag.behind for group in waiting), default=1)
     rows: list[list[Child]] = [
@@ -108,7 +108,7 @@ def _lag(broker: BrokerContext, waiting: list[WaitingGroup], lags: Mapping[str, 
         more=link("All groups", address("groups")))
 
 
-def _dead(broker: BrokerContext, dead: list[DeadLetters]) -> Element:
+def _dead(broker: BrokerParts, dead: list[DeadLetters]) -> Element:
     now = broker.clock.now_ms()
     rows: list[list[Child]] = [
         [link(one.group, address("messages", topic=one.topic)), one.messages, clock_time(one.last_ms, now)]
@@ -122,14 +122,14 @@ def _disk(disk: Disk) -> Element:
     return card("Disk", *disk_meter(disk), more=link("By kind of file", address("disk")))
 
 
-def _timers(broker: BrokerContext, viewer: Viewer) -> Element:
+def _timers(broker: BrokerParts, viewer: Viewer) -> Element:
     figures = broker.store.stats()
     by_topic = {topic: count for topic, count in figures.get("timerPendingByTopic", {}).items()
                 if count > 0 and viewer.topic(topic)}
     late = figures.get("timerReadBehindMs", 0)
     overdue = figures.get("timerWaiting", 0) if late > LATE_MS else 0
     levels = figures.get("schedulePending", 0) if viewer.lists else None
-    own = sum(count for topic, count in by_topic.items() if is_own_topic(broker, topic))
+    own = sum(count for topic, count in by_topic.items() if is_own_topic(broker.topics, topic))
     return card("Timers", stats({
         "Pending": h("strong", own, class_="figure"),
         "Retries": sum(by_topic.values()) - own or None,
@@ -138,21 +138,21 @@ def _timers(broker: BrokerContext, viewer: Viewer) -> Element:
     }), more=link("All timers", address("timers")))
 
 
-def _rates(broker: BrokerContext) -> Element:
+def _rates(broker: BrokerParts) -> Element:
     history = broker.store.inner.stats.history()
     return card(
         "Rates", h("div", chart("Stored", [puts for puts, _ in history], "a second"),
                    chart("Read", [reads for _, reads in history], "a second"), class_="charts"))
 
 
-def _broker(broker: BrokerContext, figures: Figures, viewer: Viewer) -> Element:
+def _broker(broker: BrokerParts, figures: Figures, viewer: Viewer) -> Element:
     store, memory = broker.store, memory_of(broker)
     messages = sum(size.messages for topic, size in figures.topics().items()
-                   if is_own_topic(broker, topic) and viewer.topic(topic))
+                   if is_own_topic(broker.topics, topic) and viewer.topic(topic))
     limit = f" of {size_text(memory.limit)}" if memory.limit else ""
     earliest = store.earliest_message_time()
     return card("This broker", stats({
-        "Address": broker.address, "Name server": broker.namesrv_address or "none",
+        "Address": broker.addresses.broker, "Name server": broker.name_servers.addresses or "none",
         "Started": moment(broker.boot_ms), "Version": f"Tailrace {__version__}",
         "Directory": store.path,
         "Messages": f"{messages:,}", "Log": size_text(max(store.max_phy_offset - max(store.min_phy_offset, 0), 0)),

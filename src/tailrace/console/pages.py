@@ -10,9 +10,9 @@ from typing import Final, NamedTuple, final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tailrace import __version__
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.wiring import BrokerParts
 from tailrace.console.elements import WARN, Child, Titled, address, h, link, notice, page_text
-from tailrace.console.figures import Figures, group_names
+from tailrace.console.figures import Figures
 from tailrace.console.groups import dead_letters_page, group_page, groups_page
 from tailrace.console.messages import message_page, messages_page, search_form
 from tailrace.console.overview import REFRESH_S, overview
@@ -48,7 +48,7 @@ _HIDDEN: Final = {"message": "messages"}
 class _Asked(NamedTuple):
     """What a page is made of."""
 
-    broker: BrokerContext
+    broker: BrokerParts
     figures: Figures
     viewer: Viewer
     name: str
@@ -58,16 +58,18 @@ class _Asked(NamedTuple):
 
 _CONTENTS: Final[dict[str, Callable[[_Asked], list[Child] | Titled]]] = {
     "": lambda one: overview(one.broker, one.figures, one.viewer, one.query),
-    "topics": lambda one: topic_page(one.broker, one.figures, one.viewer, one.name) if one.name else topics_page(
-        one.broker, one.figures, one.viewer, one.query),
-    "groups": lambda one: group_page(one.broker, one.figures, one.viewer, one.name) if one.name else groups_page(
-        one.broker, one.figures, one.viewer, one.query),
-    "dead-letters": lambda one: dead_letters_page(one.broker, one.figures, one.viewer),
-    "messages": lambda one: messages_page(one.broker, one.viewer, one.query),
-    "message": lambda one: message_page(one.broker, one.viewer, one.query),
-    "timers": lambda one: timers_page(one.broker, one.viewer, one.query),
-    "retention": lambda one: retention_page(one.broker, one.viewer),
-    "disk": lambda one: disk_page(one.broker),
+    "topics": lambda one: topic_page(
+        one.broker.store, one.broker.clock, one.figures, one.viewer, one.name) if one.name else topics_page(
+        one.broker.store, one.broker.clock, one.figures, one.viewer, one.query),
+    "groups": lambda one: group_page(
+        one.broker.clock, one.broker.groups, one.broker.topics, one.broker.clients.consumers, one.figures, one.viewer,
+        one.name) if one.name else groups_page(one.broker.clock, one.figures, one.viewer, one.query),
+    "dead-letters": lambda one: dead_letters_page(one.broker.clock, one.figures, one.viewer),
+    "messages": lambda one: messages_page(one.broker.store, one.broker.clock, one.viewer, one.query),
+    "message": lambda one: message_page(one.broker.store, one.broker.clock, one.viewer, one.query),
+    "timers": lambda one: timers_page(one.broker.store, one.broker.clock, one.viewer, one.query),
+    "retention": lambda one: retention_page(one.broker.store, one.broker.clock, one.viewer),
+    "disk": lambda one: disk_page(one.broker.store),
 }
 
 
@@ -78,9 +80,9 @@ class Console:
     def __init__(self, *, actions: bool = False) -> None:
         """``actions``: whether pages lead to actions, see `tailrace.console.actions`."""
         self._actions = actions
-        self._figures: tuple[BrokerContext, Figures] | None = None
+        self._figures: tuple[BrokerParts, Figures] | None = None
 
-    def __call__(self, target: str, broker: BrokerContext | None, state: str, may: May) -> HttpAnswer:
+    def __call__(self, target: str, broker: BrokerParts | None, state: str, may: May) -> HttpAnswer:
         """Return the page for a target such as ``/console/topics?from=200``."""
         parts = urlsplit(target)
         page, _, rest = parts.path.removeprefix("/console/").partition("/")
@@ -121,10 +123,11 @@ class Console:
         return HTTPStatus.SERVICE_UNAVAILABLE, "Actions", page, [
             notice(WARN, f"The broker does not serve clients: {state}.")]
 
-    def _figures_of(self, broker: BrokerContext) -> Figures:
+    def _figures_of(self, broker: BrokerParts) -> Figures:
         kept = self._figures
         if kept is None or kept[0] is not broker:
-            kept = self._figures = broker, Figures(broker)
+            kept = self._figures = broker, Figures(
+                broker.store, broker.clock, broker.offsets, broker.clients.consumers, broker.lags, broker.state)
         return kept[1]
 
 
@@ -133,7 +136,7 @@ def _not_there(asked: _Asked, page: str, error: NotThereError) -> list[Child]:
     broker, viewer, query = asked.broker, asked.viewer, dict(asked.query)
     is_search = page == "messages"
     if error.kind == "group":
-        similar = similar_name(error.name, filter(viewer.group, sorted(group_names(broker))))
+        similar = similar_name(error.name, filter(viewer.group, sorted(asked.figures.group_names())))
         href = address("groups", similar)
     else:
         sees = viewer.reads if is_search else viewer.topic
@@ -143,7 +146,7 @@ def _not_there(asked: _Asked, page: str, error: NotThereError) -> list[Child]:
     if similar:
         text += [" Is ", link(similar, href), " meant?"]
     return [
-        search_form(broker, viewer, query) if is_search else None, notice(WARN, *text),
+        search_form(broker.topics, viewer, query) if is_search else None, notice(WARN, *text),
         None if is_search else h("p", link(f"All {error.kind}s", address(page)))]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.console.action_links import retention_actions
 from tailrace.console.disk import disk_meter, disk_of, disk_troubles
 from tailrace.console.elements import (
@@ -27,6 +26,8 @@ from tailrace.console.viewer import Viewer, only_if
 from tailrace.console.words import ago, clock_time, moment, span
 from tailrace.doctor.disk_usage import disk_usage
 from tailrace.doctor.retention import RetentionView, explain_directory
+from tailrace.env.clock import Clock
+from tailrace.node.message_store import MessageStore
 from tailrace.spellings import size_text
 from tailrace.store.retention.pins import Pin, PinKind
 from tailrace.store.retention.rules import Rule, SegmentVerdict
@@ -42,16 +43,15 @@ _KINDS: Final = {
 _HOLDERS: Final = {PinKind.TIMER: "a timer", PinKind.ARCHIVE: "the archive", PinKind.GROUP: "group"}
 
 
-def retention_view(broker: BrokerContext) -> RetentionView:
+def retention_view(store: MessageStore, clock: Clock) -> RetentionView:
     """Return what retention would do now, by the files, the clock and the topics of the broker."""
-    store = broker.store
-    return explain_directory(store.path, store.config, broker.clock, store.file_system, topics=broker.topics)
+    return explain_directory(store.path, store.config, clock, store.file_system, topics=store.topics)
 
 
-def retention_page(broker: BrokerContext, viewer: Viewer) -> list[Child]:
+def retention_page(store: MessageStore, clock: Clock, viewer: Viewer) -> list[Child]:
     """Return what is deleted when, and what keeps the rest."""
     only_if(viewer.lists, "List on the cluster, because this page names topics and groups")
-    store, view = broker.store, retention_view(broker)
+    view = retention_view(store, clock)
     deletable = [verdict for verdict in view.segments if verdict.rule.deletable]
     usage, now = min(view.usages, key=lambda one: one.percent), view.now_ms
     rows: list[list[Child]] = [
@@ -168,10 +168,9 @@ def _rules(view: RetentionView) -> Element | None:
     return card("Rules of topics", table(("Topic", "Rule"), rows, "", "Rules of topics") if rows else None, *idle)
 
 
-def disk_page(broker: BrokerContext) -> list[Child]:
+def disk_page(store: MessageStore) -> list[Child]:
     """Return how full the disk is, and the bytes by kind of file."""
-    store = broker.store
-    disk = disk_of(broker)
+    disk = disk_of(store)
     found = disk_usage(store.file_system, store.path, store.config)
     rows: list[list[Child]] = [
         [_KINDS.get(entry.kind, entry.kind), entry.files, size_text(entry.allocated_bytes),

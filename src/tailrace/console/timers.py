@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.console.elements import (
     BAD,
     WARN,
@@ -27,6 +26,9 @@ from tailrace.console.query import Query
 from tailrace.console.topics import owner_of, topic_link
 from tailrace.console.viewer import Viewer, similar_name
 from tailrace.console.words import ago, moment
+from tailrace.env.clock import Clock
+from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.timer.pending import PARKED, UNREADABLE, PendingTimer
 
 __all__ = ["timers_page"]
@@ -35,13 +37,13 @@ TIMERS_MAX: Final = 10_000
 """Timers that a page looks at; a user that may see few of them would have all read."""
 
 
-def timers_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Child]:
+def timers_page(store: MessageStore, clock: Clock, viewer: Viewer, asked: Query) -> list[Child]:
     """Return the pending timers, the first due ones first."""
     topic, with_retries = asked.get("topic", ""), "all" in asked
-    now, looked = broker.clock.now_ms(), 0
+    now, looked = clock.now_ms(), 0
     shown: list[PendingTimer] = []
     pending = overdue = parked = retries = 0
-    for timer in itertools.islice(broker.store.timers(), TIMERS_MAX):
+    for timer in itertools.islice(store.timers(), TIMERS_MAX):
         looked += 1
         if not viewer.reads(timer.topic) and not (timer.state == UNREADABLE and viewer.lists):
             continue
@@ -60,7 +62,7 @@ def timers_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Chi
     rows: list[list[Child]] = [
         [moment(timer.due_ms), _left(timer, now), _topic(timer, viewer), _keys(timer)] for timer in shown]
     columns = (Column("Due", "wide"), Column("In", "number"), Column("Topic", "name"), Column("Keys", "name"))
-    names = viewer.suggested(name for name in sorted(broker.topics.table.copy()) if is_own_topic(broker, name))
+    names = viewer.suggested(name for name in sorted(store.topics.table.copy()) if is_own_topic(store.topics, name))
     links: list[Child] = []
     if with_retries:
         links.append(link("Hide retries", address("timers", topic=topic)))
@@ -74,15 +76,15 @@ def timers_page(broker: BrokerContext, viewer: Viewer, asked: Query) -> list[Chi
         form("timers", picker("Topic", "topic", topic, names), button="Filter",
              hidden={"all": "1" if with_retries else ""}),
         h("p", *links, class_="links") if links else None,
-        table(columns, rows, _none(broker, topic, names), "Pending timers"),
+        table(columns, rows, _none(store.topics, topic, names), "Pending timers"),
         h("p", f"The first {ROWS_MAX} are shown.") if pending > ROWS_MAX else None]
 
 
-def _none(broker: BrokerContext, topic: str, names: list[str]) -> list[Child]:
+def _none(topics: TopicConfigManager, topic: str, names: list[str]) -> list[Child]:
     """Return what the page says without a timer; for a topic that does not exist with the most similar name."""
     if not topic:
         return ["No timer is pending."]
-    similar = "" if broker.topics.select(topic) is not None and topic in names else similar_name(topic, names)
+    similar = "" if topics.select(topic) is not None and topic in names else similar_name(topic, names)
     said: list[Child] = [f"No timer of {topic} is pending."]
     return [*said, " Is ", link(similar, address("timers", topic=similar)), " meant?"] if similar else said
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.console.action_links import topic_actions, topics_actions
 from tailrace.console.elements import (
     WARN,
@@ -21,14 +20,16 @@ from tailrace.console.elements import (
     stats,
     table,
 )
-from tailrace.console.figures import Figures, TopicSize, is_own_topic, oldest_ms
+from tailrace.console.figures import Figures, TopicSize, is_own_topic
 from tailrace.console.lists import ROWS_MAX, Listing
 from tailrace.console.overview import lag_level
 from tailrace.console.query import Query
 from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import clock_time, span
+from tailrace.env.clock import Clock
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
-from tailrace.node.topic_config import TopicConfig
+from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.spellings import size_text
 
 __all__ = ["lag_cell", "owner_of", "topic_link", "topic_page", "topics_page"]
@@ -57,14 +58,14 @@ def owner_of(topic: str) -> str:
     return ""
 
 
-def _kind(broker: BrokerContext, config: TopicConfig) -> str:
+def _kind(topics: TopicConfigManager, config: TopicConfig) -> str:
     """Return what is special about a topic."""
     name = config.topic_name
     if name.startswith(DLQ_GROUP_TOPIC_PREFIX):
         return "dead letters"
     if name.startswith(RETRY_GROUP_TOPIC_PREFIX):
         return "retries"
-    if broker.topics.is_system_topic(name):
+    if topics.is_system_topic(name):
         return "system"
     special = [_TYPES.get(config.attributes.get("message.type", ""), "")]
     special += ["last message of each key" if config.is_compacted else "", _kept(config)]
@@ -85,7 +86,7 @@ def _kept(config: TopicConfig) -> str:
     return ", ".join(found)
 
 
-def topics_page(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: Query) -> list[Child]:
+def topics_page(store: MessageStore, clock: Clock, figures: Figures, viewer: Viewer, asked: Query) -> list[Child]:
     """Return the list of topics."""
     sizes, lags, groups = figures.topics(), dict[str, int](), dict[str, int]()
     for (group, topic), lag in figures.pairs().items():
@@ -98,18 +99,18 @@ def topics_page(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: 
 
     keys: dict[str, Callable[[str], Any]] = {
         "name": str, "messages": lambda topic: size_of(topic).messages, "lag": lambda topic: lags.get(topic, 0),
-        "queues": lambda topic: getattr(broker.topics.select(topic), "write_queue_nums", 0)}
+        "queues": lambda topic: getattr(store.topics.select(topic), "write_queue_nums", 0)}
     listing = Listing(
-        "topics", "topic", asked, [name for name in broker.topics.table.copy() if viewer.topic(name)],
-        lambda topic: is_own_topic(broker, topic), Sorting("topics", asked, "name", keys), keys)
-    now, rows = broker.clock.now_ms(), list[list[Child]]()
+        "topics", "topic", asked, [name for name in store.topics.table.copy() if viewer.topic(name)],
+        lambda topic: is_own_topic(store.topics, topic), Sorting("topics", asked, "name", keys), keys)
+    now, rows = clock.now_ms(), list[list[Child]]()
     for topic in listing.shown:
-        config = broker.topics.select(topic)
+        config = store.topics.select(topic)
         if config is not None:
             rows.append([
                 topic_link(topic), size_of(topic).messages, config.write_queue_nums,
-                clock_time(_last_ms(broker, topic, size_of(topic)), now), groups.get(topic, 0), lags.get(topic, 0),
-                _kind(broker, config)])
+                clock_time(_last_ms(store, topic, size_of(topic)), now), groups.get(topic, 0), lags.get(topic, 0),
+                _kind(store.topics, config)])
     columns = (
         Column("Topic", "name", "name"), Column("Messages", "number", "messages"),
         Column("Queues", "number wide", "queues"), Column("Last", "number wide"), Column("Groups", "number wide"),
@@ -118,16 +119,16 @@ def topics_page(broker: BrokerContext, figures: Figures, viewer: Viewer, asked: 
         columns, rows, listing.none(), "Topics", listing.sorting)]
 
 
-def _last_ms(broker: BrokerContext, topic: str, size: TopicSize) -> int:
+def _last_ms(store: MessageStore, topic: str, size: TopicSize) -> int:
     """Return when the last message of a topic was stored, by its first few queues; 0 without one."""
-    return max((broker.store.queue_of(topic, queue_id).store_timestamp(high - 1)
+    return max((store.queue_of(topic, queue_id).store_timestamp(high - 1)
                 for queue_id, low, high in size.queues[:64] if high > low), default=0)
 
 
-def topic_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: str) -> list[Child]:
+def topic_page(store: MessageStore, clock: Clock, figures: Figures, viewer: Viewer, name: str) -> list[Child]:
     """Return the page of a topic."""
     only_if(viewer.topic(name), f"Get or Sub on Topic:{name}, or List on the cluster")
-    config, store, now = broker.topics.select(name), broker.store, broker.clock.now_ms()
+    config, now = store.topics.select(name), clock.now_ms()
     if config is None:
         raise NotThereError("topic", name)
     size = figures.topics().get(name) or TopicSize()
@@ -144,27 +145,26 @@ def topic_page(broker: BrokerContext, figures: Figures, viewer: Viewer, name: st
     return [
         stats({
             "Messages": h("strong", size.messages, class_="figure"), "Queues": queues,
-            "Kind": _kind(broker, config) or None,
+            "Kind": _kind(store.topics, config) or None,
             "Group": link(owner, address("groups", owner)) if owner and viewer.group(owner) else None,
             "Look": look}),
         topic_actions(viewer, name),
-        _groups_of(broker, figures, viewer, name),
+        _groups_of(clock, figures, viewer, name),
         card("Queues", table(columns, rows, "It has no message.", "Queues of the topic"),
              h("p", f"The first {ROWS_MAX} of {len(size.queues):,} queues.") if len(size.queues) > ROWS_MAX else None)]
 
 
-def _groups_of(broker: BrokerContext, figures: Figures, viewer: Viewer, topic: str) -> Element:
-    now, rows = broker.clock.now_ms(), list[list[Child]]()
+def _groups_of(clock: Clock, figures: Figures, viewer: Viewer, topic: str) -> Element:
+    now, rows = clock.now_ms(), list[list[Child]]()
     found = sorted(
         ((group, lag) for (group, name), lag in figures.pairs().items() if name == topic and viewer.group(group)),
         key=lambda one: (-one[1].behind, one[0]))
     for group, lag in found[:ROWS_MAX]:
-        oldest = oldest_ms(broker, lag.lagging)
+        oldest = figures.oldest_ms(lag.lagging)
         level = lag_level(lag.behind, oldest, now)
-        info = broker.consumers.find(group)
         rows.append([
             link(group, address("groups", group)), lag_cell(lag.behind, level), clock_time(oldest, now),
-            len(info.client_ids()) if info is not None else 0])
+            figures.members_of(group)])
     columns = (Column("Group", "name"), Column("Lag", "number"), Column("Oldest waiting", "number"),
                Column("Members", "number wide"))
     return card("Groups", table(columns, rows, "No group has consumed it.", "Groups that consume the topic"),

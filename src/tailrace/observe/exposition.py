@@ -31,9 +31,9 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from tailrace import metrics
-from tailrace.broker.consumers.lags import Lag, QueueLag, sums
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.consumers.lags import Lag, QueueLag
 from tailrace.broker.statistics.rpc_latency import LONG_POLLING, RpcLatency
+from tailrace.broker.wiring import BrokerParts
 from tailrace.env import supervision
 from tailrace.env.pauses import in_steps, no_pause
 from tailrace.env.thread_times import processor_seconds
@@ -127,7 +127,7 @@ class Exposition(Collector):
     def __init__(self, cluster: str, broker_name: str, pause: Callable[[], None] = no_pause) -> None:
         """``pause`` is called after each step of `text`."""
         self._pause = pause
-        self.broker: BrokerContext | None = None
+        self.broker: BrokerParts | None = None
         self.progress: float | None = None
         self.acceptor: Acceptor | None = None
         self.executors: Iterable[BoundedExecutor] = ()
@@ -208,7 +208,7 @@ class Exposition(Collector):
         yield self._family(metrics.EXECUTOR_WAITING, {(one.name,): one.waiting for one in executors})
         yield self._family(metrics.EXECUTOR_REFUSED, {(one.name,): one.refused for one in executors})
 
-    def _store(self, broker: BrokerContext, stats: Mapping[str, Any]) -> Iterator[Family]:
+    def _store(self, broker: BrokerParts, stats: Mapping[str, Any]) -> Iterator[Family]:
         store = broker.store
         usage = store.retention.disk.measure()[-1]
         earliest = store.earliest_message_time()
@@ -239,7 +239,7 @@ class Exposition(Collector):
             (kind,): (stats[name]["counts"], stats[name]["sumMs"])
             for kind, name in (("timer", "timerLateness"), ("level", "scheduleLateness")) if name in stats})
 
-    def _traffic(self, broker: BrokerContext) -> Iterator[Family]:
+    def _traffic(self, broker: BrokerParts) -> Iterator[Family]:
         system = broker.topics.is_system_topic
         came_in = {
             (topic, kind, _flag(system(topic))): flow
@@ -266,17 +266,17 @@ class Exposition(Collector):
             for topic, config in in_steps(list(broker.topics.table.items()), STEP, self._pause)
             if topic.startswith(DLQ_GROUP_TOPIC_PREFIX)})
 
-    def _pop(self, broker: BrokerContext) -> Iterator[Family]:
+    def _pop(self, broker: BrokerParts) -> Iterator[Family]:
         progress = broker.pop_metrics.revive_progress()
         yield self._family(metrics.POP_REVIVE_LAG, {(str(q),): p.lag for q, p in progress.items()})
         yield self._family(metrics.POP_REVIVE_LATENCY, {(str(q),): p.latency_ms for q, p in progress.items()})
 
-    def _clients(self, broker: BrokerContext) -> Iterator[Family]:
+    def _clients(self, broker: BrokerParts) -> Iterator[Family]:
         producers: Counter[Labels] = Counter()
-        for clients in broker.producers.groups().values():
+        for clients in broker.clients.producers.groups().values():
             producers.update((_language(c.language), str(c.version), "remoting") for c in clients)
         consumers: Counter[Labels] = Counter()
-        for group in broker.consumers.groups():
+        for group in broker.clients.consumers.groups():
             mode = "push" if group.consume_type == "CONSUME_PASSIVELY" else "pull"
             consumers.update(
                 (group.group, _language(c.language), str(c.version), mode, "remoting",
@@ -297,12 +297,12 @@ class Exposition(Collector):
             ("grpc", name, code, _flag(name in LONG_POLLING), "success"): (list(took.counts), took.sum)
             for (name, code), took in list(rpc.calls.items())})
 
-    def _lags(self, broker: BrokerContext) -> Iterator[Family]:
+    def _lags(self, broker: BrokerParts) -> Iterator[Family]:
         now = broker.clock.now_ms()
         lags = {
             (group, topic, _flag(topic.startswith(RETRY_GROUP_TOPIC_PREFIX)),
              _flag(broker.topics.is_system_topic(topic) or _system_group(group))): lag
-            for (group, topic), lag in sums(broker, partial(_Lag, store=broker.store), self._pause).items()
+            for (group, topic), lag in broker.lags.sums(partial(_Lag, store=broker.store), self._pause).items()
         }
         yield self._family(metrics.LAG_MESSAGES, {k: v.behind for k, v in lags.items()})
         yield self._family(

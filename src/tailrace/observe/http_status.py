@@ -38,7 +38,7 @@ from tailrace.auth.accesses import CLUSTER, Access
 from tailrace.auth.addresses import network_of
 from tailrace.auth.check import AccessControl
 from tailrace.auth.model import User
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.wiring import BrokerParts
 from tailrace.config import BrokerConfig
 from tailrace.env.pauses import pause
 from tailrace.errors import RefusalError
@@ -94,7 +94,7 @@ def _everything(_: Access) -> bool:
 class Pages(Protocol):
     """Pages below ``/console/``; called in a thread."""
 
-    def __call__(self, target: str, broker: BrokerContext | None, state: str, may: May) -> HttpAnswer:
+    def __call__(self, target: str, broker: BrokerParts | None, state: str, may: May) -> HttpAnswer:
         """Return the answer to a request for ``target``, with what its user may see.
 
         Without a ``broker`` no client is served yet.
@@ -205,7 +205,7 @@ class HttpStatusServer:
         return str(taken[0]), int(taken[1])
 
     def serving(
-        self, broker: BrokerContext, control: AccessControl | None = None, actions: Actions | None = None
+        self, broker: BrokerParts, control: AccessControl | None = None, actions: Actions | None = None
     ) -> None:
         """Set the state to ready, and show ``broker`` under ``/metrics``, and its messages to users of ``control``.
 
@@ -466,7 +466,7 @@ class HttpStatusServer:
         return None if done is None else min(1.0, max(0.0, done))
 
 
-def _why_sends_fail(broker: BrokerContext) -> str:
+def _why_sends_fail(broker: BrokerParts) -> str:
     """Return why no send can succeed now; empty if one can."""
     store = broker.store
     if not store.is_writeable:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
-from tailrace.broker.core.context import BrokerContext
+from tailrace.env.clock import Clock
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader
+from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients
@@ -25,9 +26,8 @@ SECOND_NS: Final = 1_000_000_000
 class LiteSubscriptionActivity:
     """Checks subscriptions to Lite topics and passes them on to the broker."""
 
-    def __init__(self, broker: BrokerContext, clients: Clients) -> None:
-        self._broker = broker
-        self._clients = clients
+    def __init__(self, clock: Clock, groups: SubscriptionGroupManager, clients: Clients) -> None:
+        self._clock, self._groups, self._clients = clock, groups, clients
         self._second = self._in_second = 0
 
     async def sync(self, request: Any, caller: Caller) -> Any:
@@ -39,7 +39,7 @@ class LiteSubscriptionActivity:
         if adds:
             for name in names:
                 check_lite_topic(name)
-        quota = check_bind_topic(self._broker, group, topic).lite_client_quota
+        quota = check_bind_topic(self._groups, group, topic).lite_client_quota
         if len(names) > quota + limits.LITE_QUOTA_BUFFER:
             raise GrpcError(Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED, f"lite subscription quota exceeded: {quota}")
         entry: dict[str, Any] = {
@@ -57,7 +57,7 @@ class LiteSubscriptionActivity:
         return service.SyncLiteSubscriptionResponse(status=OK)
 
     def _check_rate(self, topic: str, group: str, caller: Caller) -> None:
-        second = self._broker.clock.monotonic_ns() // SECOND_NS
+        second = self._clock.monotonic_ns() // SECOND_NS
         if second != self._second:
             self._second, self._in_second = second, 0
         self._in_second += 1

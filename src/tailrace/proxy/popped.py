@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar, final
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.pop.ack import AckService
-from tailrace.config import whole_number
+from tailrace.config import BrokerConfig, whole_number
+from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError, RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.names import INNER_MULTI_QUEUE_OFFSET, LITE_TOPIC
@@ -21,11 +21,13 @@ from tailrace.formats.requests.message_headers import (
     ConsumerSendMsgBackRequestHeader,
 )
 from tailrace.model import MessageExt, PutMessageStatus
+from tailrace.node.message_store import MessageStore
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients
 from tailrace.proxy.protocol import Code, GrpcError, of_refusal
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.requests.durable_answers import Then, not_durable
+from tailrace.requests.executors import Executors
 
 __all__ = ["PoppedMessages", "Sync", "settled"]
 
@@ -40,14 +42,16 @@ _WRONG_RECEIPT = frozenset({
 class PoppedMessages:
     """Requests about one received message, by its receipt handle. All raise GrpcError."""
 
-    def __init__(self, broker: BrokerContext, acks: AckService, clients: Clients) -> None:
-        self._broker = broker
-        self._acks = acks
-        self._clients = clients
+    def __init__(
+        self, clock: Clock, store: MessageStore, config: BrokerConfig, executors: Executors, acks: AckService,
+        clients: Clients,
+    ) -> None:
+        self._clock, self._store, self._config, self._executors = clock, store, config, executors
+        self._acks, self._clients = acks, clients
 
     def handle(self, text: str) -> ReceiptHandle:
         """Read a receipt handle."""
-        return ReceiptHandle.decode(text, self._broker.config.broker_name)
+        return ReceiptHandle.decode(text, self._config.broker_name)
 
     async def ack(self, group: str, topic: str, handle: ReceiptHandle, lite_topic: str = "") -> None:
         """Acknowledge a message; ``lite_topic`` is that of a message that was received as one of a Lite topic."""
@@ -55,7 +59,7 @@ class PoppedMessages:
 
     def begin_ack(self, group: str, topic: str, handle: ReceiptHandle, lite_topic: str) -> Sync | None:
         """Acknowledge a message; return its sync, for `settled`."""
-        handle.check_time(self._broker.clock.now_ms())
+        handle.check_time(self._clock.now_ms())
         receipt = handle.receipt
         return self.sync(_served(self._acks.ack, AckMessageRequestHeader(
             group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
@@ -68,7 +72,7 @@ class PoppedMessages:
 
         With ``suspend`` its next delivery is not counted as another attempt.
         """
-        handle.check_time(self._broker.clock.now_ms())
+        handle.check_time(self._clock.now_ms())
         receipt = handle.receipt
         changed, until, then = _served(self._acks.change, ChangeInvisibleTimeRequestHeader(
             group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
@@ -82,7 +86,7 @@ class PoppedMessages:
     async def to_dead_letters(self, who: Caller, group: str, topic: str, message_id: str,
                               handle: ReceiptHandle, lite_topic: str = "") -> None:
         """Put a message among the dead letters of its group, and acknowledge it."""
-        handle.check_time(self._broker.clock.now_ms())
+        handle.check_time(self._clock.now_ms())
         receipt, phy_offset = handle
         if phy_offset < 0:
             raise GrpcError(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
@@ -111,10 +115,10 @@ class PoppedMessages:
 
     async def _look(self, phy_offset: int) -> MessageExt | None:
         """Return the message at a position of the log, which a thread reads if it is not in memory."""
-        store = self._broker.store
+        store = self._store
         if store.is_in_memory(phy_offset):
             return store.look_message_by_offset(phy_offset)
-        return await self._broker.executors.look_ups.run(store.look_message_by_offset, phy_offset)
+        return await self._executors.look_ups.run(store.look_message_by_offset, phy_offset)
 
 
 async def settled(sync: Sync | None) -> None:

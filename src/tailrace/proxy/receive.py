@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple, TypeVar, final
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.pop_lite import LitePopService, LiteRound
 from tailrace.broker.pop.fields import not_poppable
 from tailrace.broker.pop.pop_message import PopRound, PopService
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.filters.subscriptions import SubscriptionData
 from tailrace.formats import names as N
@@ -23,6 +24,8 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import LITE, Client, Clients, ServiceCall
@@ -68,14 +71,14 @@ class ReceiveMessageActivity:
     """Pops for clients and streams what it gets."""
 
     def __init__(
-        self, broker: BrokerContext, pops: PopService, lite_pops: LitePopService, clients: Clients,
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, config: BrokerConfig, topics: TopicConfigManager,
+        groups: SubscriptionGroupManager, pops: PopService, lite_pops: LitePopService, clients: Clients,
         popped: PoppedMessages, renewals: Renewals,
     ) -> None:
-        self._broker = broker
+        self._loop, self._clock, self._config, self._topics = loop, clock, config, topics
+        self._groups = groups
         self._pops, self._lite_pops = pops, lite_pops
-        self._clients = clients
-        self._popped = popped
-        self._renewals = renewals
+        self._clients, self._popped, self._renewals = clients, popped, renewals
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def receive(self, request: Any, context: Any, caller: Caller) -> None:
@@ -83,7 +86,7 @@ class ReceiveMessageActivity:
         client = self._clients.find(caller.client_id)
         if client is None:
             client = await self._took_from_request(caller, request)
-        is_orderly, max_attempts = of_consumer(self._broker, client.settings)
+        is_orderly, max_attempts = of_consumer(self._groups, client.settings)
         poll_ms = _poll_ms(request, context, client.settings, caller)
         topic, group = check_topic(request.message_queue.topic), check_group(request.group)
         invisible_ms = millis(request.invisible_duration)
@@ -96,7 +99,7 @@ class ReceiveMessageActivity:
         if request.batch_size <= 0:
             raise GrpcError(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, it must be 1 or more")
         batch, attempt = min(request.batch_size, limits.RECEIVE_BATCH_SIZE), request.attempt_id or None
-        now = self._broker.clock.now_ms()
+        now = self._clock.now_ms()
         if client.is_lite:
             if len(client.renewed) > limits.MAX_LITE_RENEWED:
                 raise GrpcError(
@@ -125,7 +128,7 @@ class ReceiveMessageActivity:
         The Python client sends its settings again up to five minutes after it has connected again.
         """
         kind = definition.ClientType.PUSH_CONSUMER if request.auto_renew else definition.ClientType.SIMPLE_CONSUMER
-        group = self._broker.groups.select(check_group(request.group))
+        group = self._groups.select(check_group(request.group))
         if group is not None and group.lite_bind_topic:
             kind = LITE
         settings = definition.Settings(client_type=kind)
@@ -133,12 +136,12 @@ class ReceiveMessageActivity:
         settings.subscription.group.CopyFrom(request.group)
         settings.subscription.subscriptions.add(
             topic=request.message_queue.topic, expression=request.filter_expression)
-        check_settings(self._broker, settings)
+        check_settings(self._groups, settings)
         self._check_queues(check_topic(request.message_queue.topic))
         return await self._clients.take(caller, settings, has_stream=False)
 
     def _check_queues(self, topic: str) -> None:
-        config = self._broker.topics.select(topic)
+        config = self._topics.select(topic)
         if config is None:
             raise GrpcError(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
         if not config.readable or config.read_queue_nums <= 0:
@@ -177,7 +180,7 @@ class ReceiveMessageActivity:
 
     def _found(self, popped: PopRound) -> list[_Popped]:
         """Return the messages of a pop with their receipts."""
-        found, broker_name = [], self._broker.config.broker_name
+        found, broker_name = [], self._config.broker_name
         for topic, queue_id, start, result, counts in popped.taken:
             flag = retry_flag(topic)
             for record, offset in zip(result.records, result.queue_offsets, strict=True):
@@ -191,7 +194,7 @@ class ReceiveMessageActivity:
 
     def _found_lite(self, popped: LiteRound) -> list[_Popped]:
         """Return the messages of a pop of Lite topics, each with its place in its Lite topic."""
-        found, broker_name = [], self._broker.config.broker_name
+        found, broker_name = [], self._config.broker_name
         records = [record for result in popped.found for record in result.records]
         for record, count in zip(records, popped.counts, strict=True):
             message = decode_message(record)
@@ -233,7 +236,7 @@ class ReceiveMessageActivity:
             except Exception as error:  # noqa: BLE001 - the message is delivered again, and this says why
                 events.RECEIVED_MESSAGE_NOT_SETTLED.log(_log, reason=repr(error))
 
-        task = self._broker.loop.create_task(run())
+        task = self._loop.create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -272,7 +275,7 @@ class ReceiveMessageActivity:
         if said is not None:
             await context.write(service.ReceiveMessageResponse(status=said))
         await context.write(service.ReceiveMessageResponse(
-            delivery_timestamp=timestamp(self._broker.clock.now_ms())))
+            delivery_timestamp=timestamp(self._clock.now_ms())))
 
 
 def _poll_ms(request: Any, context: Any, settings: Any, caller: Caller) -> int:

@@ -6,9 +6,10 @@ import asyncio
 from typing import final
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
+from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught, supervised
 from tailrace.logs import get_logger
+from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.proxy import limits
 from tailrace.proxy.clients import Client, Clients, Renewed
 from tailrace.proxy.popped import PoppedMessages
@@ -27,9 +28,11 @@ TOGETHER = 200
 class Renewals:
     """Renews receipts of clients whose Telemetry stream is open, or that have not opened one yet."""
 
-    def __init__(self, broker: BrokerContext, clients: Clients, popped: PoppedMessages) -> None:
-        self._broker = broker
-        self._clients = clients
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, groups: SubscriptionGroupManager, clients: Clients,
+        popped: PoppedMessages,
+    ) -> None:
+        self._loop, self._clock, self._groups, self._clients = loop, clock, groups, clients
         self._popped = popped
         self._task: asyncio.Task[None] | None = None
         self._giving: set[asyncio.Task[None]] = set()
@@ -37,7 +40,7 @@ class Renewals:
 
     def start(self) -> None:
         """Begin."""
-        self._task = self._broker.loop.create_task(supervised("Renewals", self._step, limits.RENEW_PERIOD_S))
+        self._task = self._loop.create_task(supervised("Renewals", self._step, limits.RENEW_PERIOD_S))
 
     async def stop(self) -> None:
         """End; messages that are worked on are redelivered soon."""
@@ -53,7 +56,7 @@ class Renewals:
         """Renew the receipt of a message that a client has received, until `take`."""
         if len(client.renewed) < limits.MAX_RENEWED:
             client.renewed[_key(group, message_id, handle)] = Renewed(
-                handle, topic, reconsume_times, self._broker.clock.now_ms(), lite_topic)
+                handle, topic, reconsume_times, self._clock.now_ms(), lite_topic)
 
     @staticmethod
     async def take(client: Client | None, group: str, message_id: str, handle: ReceiptHandle) -> ReceiptHandle:
@@ -75,7 +78,7 @@ class Renewals:
     def _forgotten(self, client: Client) -> None:
         """Give back what a client worked on that has vanished."""
         if client.renewed:
-            task = self._broker.loop.create_task(self.give_back(client))
+            task = self._loop.create_task(self.give_back(client))
             self._giving.add(task)
             task.add_done_callback(self._giving.discard)
 
@@ -86,7 +89,7 @@ class Renewals:
                     await self._renew_all(client)
 
     async def _renew_all(self, client: Client) -> None:
-        now = self._broker.clock.now_ms()
+        now = self._clock.now_ms()
         due = [
             key for key, one in client.renewed.items()
             if one.handle.receipt.pop_time + one.handle.receipt.invisible_time - now < limits.RENEW_AHEAD_MS]
@@ -97,7 +100,7 @@ class Renewals:
         one = client.renewed.get(key)
         if one is None:
             return
-        one.renewing = self._broker.loop.create_future()
+        one.renewing = self._loop.create_future()
         try:
             await self._change(client, key, one, now)
         finally:
@@ -108,7 +111,7 @@ class Renewals:
         group, ms = str(key[0]), limits.DEFAULT_INVISIBLE_TIME_MS
         last = now - one.since_ms >= limits.RENEW_MAX_TIME_MS
         if last:
-            config = self._broker.groups.select(group)
+            config = self._groups.select(group)
             if config is None:
                 del client.renewed[key]
                 return

@@ -6,8 +6,9 @@ import ipaddress
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from tailrace.broker.core.context import BrokerContext
-from tailrace.node.topic_config import TopicConfig
+from tailrace.config import BrokerConfig
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.protocol import OK, Code, GrpcError, definition, service
 from tailrace.proxy.validation import check_group, check_topic
@@ -24,9 +25,11 @@ ALL_QUEUES: Final = -1
 class RouteActivity:
     """Tells clients about queues. ``address`` returns host and port of this endpoint."""
 
-    def __init__(self, broker: BrokerContext, address: Callable[[], tuple[str, int]]) -> None:
-        self._broker = broker
-        self._address = address
+    def __init__(
+        self, config: BrokerConfig, topics: TopicConfigManager, groups: SubscriptionGroupManager,
+        address: Callable[[], tuple[str, int]],
+    ) -> None:
+        self._config, self._topics, self._groups, self._address = config, topics, groups, address
 
     async def route(self, request: Any, caller: Caller) -> Any:
         """Return the queues of a topic."""
@@ -45,7 +48,7 @@ class RouteActivity:
         name = check_group(request.group)
         if not config.readable or config.read_queue_nums <= 0:
             raise GrpcError(Code.FORBIDDEN, "no readable queue")
-        group = self._broker.groups.select(name)
+        group = self._groups.select(name)
         fifo = group is not None and group.consume_message_orderly and not group.lite_bind_topic
         broker, permission = self._broker_of(request.endpoints), _permission(config)
         return service.QueryAssignmentResponse(status=OK, assignments=[
@@ -55,7 +58,7 @@ class RouteActivity:
 
     def _topic(self, topic: Any) -> TopicConfig:
         name = check_topic(topic)
-        config = self._broker.topics.select(name)
+        config = self._topics.select(name)
         if config is None:
             raise GrpcError(Code.TOPIC_NOT_FOUND, f"No topic route info in name server for the topic: {name}")
         return config
@@ -67,7 +70,7 @@ class RouteActivity:
             scheme = _scheme(host)
             endpoints = definition.Endpoints(
                 scheme=scheme, addresses=[definition.Address(host=host, port=port)])
-        return definition.Broker(name=self._broker.config.broker_name, id=0, endpoints=endpoints)
+        return definition.Broker(name=self._config.broker_name, id=0, endpoints=endpoints)
 
 
 def _scheme(host: str) -> Any:

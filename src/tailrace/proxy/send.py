@@ -6,8 +6,9 @@ import asyncio
 from functools import partial
 from typing import Any, Final, NamedTuple, final
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.service import MessageService, Sent
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError, RemotingConnectError
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag, java_string_hash
@@ -20,6 +21,7 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import PutMessageStatus
+from tailrace.node.message_store import MessageStore
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients, ServiceCall
@@ -45,6 +47,7 @@ from tailrace.proxy.validation import (
     has_control_character,
 )
 from tailrace.remoting.server import failure_of
+from tailrace.requests.config_changes import ConfigChanges
 from tailrace.requests.durable_answers import not_durable
 
 __all__ = ["SendMessageActivity"]
@@ -79,13 +82,13 @@ class SendMessageActivity:
     """Checks messages and has the broker store them."""
 
     def __init__(
-        self, broker: BrokerContext, messages: MessageService, clients: Clients, places: HalfPlaces
+        self, clock: Clock, store: MessageStore, changes: ConfigChanges, traffic: Traffic, messages: MessageService,
+        clients: Clients, places: HalfPlaces,
     ) -> None:
-        self._broker = broker
-        self._messages = messages
-        self._clients = clients
-        self._places = places
-        self._counted = broker.traffic.sends
+        self._clock, self._store, self._changes = clock, store, changes
+        self._topics = store.topics
+        self._messages, self._clients, self._places = messages, clients, places
+        self._counted = traffic.sends
 
     async def send(self, request: Any, caller: Caller) -> Any:
         """Store the messages of a request, which are of one topic. Each has an entry in the response."""
@@ -114,7 +117,7 @@ class SendMessageActivity:
 
     def _queue(self, topic: str, sharding_key: str) -> int:
         """Return the queue of a message group or Lite topic; any queue for a message without one. Raises GrpcError."""
-        config = self._broker.topics.select(topic)
+        config = self._topics.select(topic)
         if config is None or not config.writable or config.write_queue_nums <= 0:
             raise GrpcError(Code.FORBIDDEN, "no writable queue")
         if not sharding_key:
@@ -123,7 +126,7 @@ class SendMessageActivity:
 
     def checked(self, caller: Caller, topic: str, message: Any) -> dict[str, str]:
         """Return the properties that a message is stored with. Raises GrpcError."""
-        size, most = len(message.body), self._broker.store.config.max_message_size
+        size, most = len(message.body), self._store.config.max_message_size
         if not size:
             raise GrpcError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
         if size > most:
@@ -135,7 +138,7 @@ class SendMessageActivity:
     def _check_type(self, topic: str, properties: dict[str, str]) -> None:
         if topic.startswith((N.RETRY_GROUP_TOPIC_PREFIX, N.DLQ_GROUP_TOPIC_PREFIX)):
             return
-        config = self._broker.topics.select(topic)
+        config = self._topics.select(topic)
         wanted = "UNSPECIFIED" if config is None else config.attributes.get("message.type", "NORMAL")
         found = _TYPE_NAMES[message_type_of(properties)]
         if wanted not in {found, "MIXED"}:
@@ -165,7 +168,7 @@ class SendMessageActivity:
                 properties[N.CHECK_IMMUNITY_TIME_IN_SECONDS] = str(max(0, seconds))
         if system.HasField("delivery_timestamp"):
             deliver_ms = millis(system.delivery_timestamp)
-            if deliver_ms - self._broker.clock.now_ms() > limits.MAX_DELAY_TIME_MS:
+            if deliver_ms - self._clock.now_ms() > limits.MAX_DELAY_TIME_MS:
                 raise GrpcError(
                     Code.ILLEGAL_DELIVERY_TIME,
                     f"the max delay time of message is too large, max is {limits.MAX_DELAY_TIME_MS}")
@@ -232,14 +235,14 @@ class SendMessageActivity:
         sys_flag = SysFlag.COMPRESSED if system.body_encoding == _GZIP else 0
         if system.message_type == _TRANSACTION:
             sys_flag |= SysFlag.TRANSACTION_PREPARED
-        born_ms = millis(system.born_timestamp) if system.HasField("born_timestamp") else self._broker.clock.now_ms()
+        born_ms = millis(system.born_timestamp) if system.HasField("born_timestamp") else self._clock.now_ms()
         header = SendMessageRequestHeaderV2(
             topic, topic, N.AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, queue_id, sys_flag, born_ms, 0,
             encode_properties(properties).decode(), 0)
         call = ServiceCall(self._clients, caller, RequestCode.SEND_MESSAGE_V2, header, message.body)
         self._counted["ordinary"] += 1
         try:
-            sent = self._broker.changes.serve(call, partial(self._messages.send, header, message.body, call))
+            sent = self._changes.serve(call, partial(self._messages.send, header, message.body, call))
         except Exception as error:  # noqa: BLE001 - the other messages of the call are stored: log, answer
             refusal = _refusal_of(call, error)
             call.close()

@@ -137,14 +137,15 @@ class GrpcServer:
         self._listener: GrpcListener | None = None
         self._limits = controller.limits
         clients = self._clients = Clients(
-            controller.in_process(), broker.clock, self._to_client, broker.client_ids, self._limits.grpc)
+            controller.in_process(), broker.clock, self._to_client, broker.clients.ids, self._limits.grpc)
         auth = controller.access.config
         self._entry = Entry(
             controller.access.enforced, clients,
             SignatureDates(broker.clock, auth.grpc_signature_max_age, auth.time_zones()))
-        places = HalfPlaces(broker)
-        popped = PoppedMessages(broker, controller.acks, clients)
-        self._renewals = Renewals(broker, clients, popped)
+        places = HalfPlaces(broker.store, broker.executors)
+        popped = PoppedMessages(
+            broker.clock, broker.store, broker.config, broker.executors, controller.acks, clients)
+        self._renewals = Renewals(broker.loop, broker.clock, broker.groups, clients, popped)
         self._connections = GrpcConnections(
             self._limits, has_users=self._entry.has_users,
             free_memory=lambda: broker.executors.background.run(trim_heap))
@@ -152,18 +153,21 @@ class GrpcServer:
             self._entry, self._limits.grpc, self._connections,
             controller.access.take if controller.access.quotas.enabled else None)
         self._telemetry = TelemetryActivity(
-            broker, self._entry, clients, self._renewals, places, self._admission)
-        self._routes = RouteActivity(broker, lambda: (self.host, self.port))
-        self._sends = SendMessageActivity(broker, controller.messages, clients, places)
-        self._receives = ReceiveMessageActivity(broker, *controller.pops, clients, popped, self._renewals)
+            broker.clock, broker.groups, self._entry, clients, self._renewals, places, self._admission)
+        self._routes = RouteActivity(broker.config, broker.topics, broker.groups, lambda: (self.host, self.port))
+        self._sends = SendMessageActivity(
+            broker.clock, broker.store, broker.changes, broker.traffic, controller.messages, clients, places)
+        self._receives = ReceiveMessageActivity(
+            broker.loop, broker.clock, broker.config, broker.topics, broker.groups, *controller.pops, clients, popped,
+            self._renewals)
         self._acks = AckActivity(clients, popped, self._renewals)
         self._ends = EndTransactionActivity(controller.ends, clients, places)
-        self._lite = LiteSubscriptionActivity(broker, clients)
+        self._lite = LiteSubscriptionActivity(broker.clock, broker.groups, clients)
 
     async def serve_on(self, listener: GrpcListener) -> None:
         """Serve the calls that come to a port."""
         self.host, self.port = listener.host, listener.port
-        if self.host in _ALL and (advertised := split_address(self._broker.address)) is not None:
+        if self.host in _ALL and (advertised := split_address(self._broker.addresses.broker)) is not None:
             self.host = advertised[0]  # clients that named no endpoint get the host that the broker advertises
         listener.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._methods()),))
         await listener.server.start()

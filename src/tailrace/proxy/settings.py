@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.filters.subscriptions import SubscriptionData
-from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.proxy import limits
 from tailrace.proxy.clients import CONSUMERS, LITE
 from tailrace.proxy.protocol import Code, GrpcError, definition, duration, name_of
@@ -24,7 +23,7 @@ MAX_MS: Final = 7_200_000
 MULTIPLIER: Final = 2
 
 
-def check_settings(broker: BrokerContext, settings: Any) -> None:
+def check_settings(groups: SubscriptionGroupManager, settings: Any) -> None:
     """Check the settings of a client. Raises GrpcError."""
     if settings.ByteSize() > limits.MAX_SETTINGS_BYTES:
         raise GrpcError(
@@ -39,7 +38,7 @@ def check_settings(broker: BrokerContext, settings: Any) -> None:
                 Code.UNRECOGNIZED_CLIENT_TYPE, f"client_type is {_type_name(kind)}, and the settings are of a PRODUCER")
     elif settings.HasField("subscription"):
         group = check_group(settings.subscription.group)
-        _check_group(broker, group, kind)
+        _check_group(groups, group, kind)
         if kind not in CONSUMERS:
             raise GrpcError(
                 Code.UNRECOGNIZED_CLIENT_TYPE,
@@ -49,14 +48,14 @@ def check_settings(broker: BrokerContext, settings: Any) -> None:
             filter_data(check_topic(entry.topic), entry.expression)
         if kind == LITE:
             topics = [name_of(entry.topic) for entry in settings.subscription.subscriptions]
-            check_bind_topic(broker, group, topics[0] if topics else "")
+            check_bind_topic(groups, group, topics[0] if topics else "")
     else:
         raise GrpcError(Code.BAD_REQUEST, "there is no publishing or subscription data in settings")
 
 
-def _check_group(broker: BrokerContext, name: str, kind: int) -> None:
-    group = broker.groups.select(name)
-    if group is None and not broker.groups.may_create(name):
+def _check_group(groups: SubscriptionGroupManager, name: str, kind: int) -> None:
+    group = groups.select(name)
+    if group is None and not groups.may_create(name):
         raise GrpcError(Code.ILLEGAL_CONSUMER_GROUP, f"group not found: {name}")
     is_lite = group is not None and bool(group.lite_bind_topic)
     if is_lite and kind != LITE:
@@ -65,9 +64,9 @@ def _check_group(broker: BrokerContext, name: str, kind: int) -> None:
         raise GrpcError(Code.ILLEGAL_CONSUMER_GROUP, f"regular group cannot use LITE mode: {name}")
 
 
-def check_bind_topic(broker: BrokerContext, name: str, topic: str) -> SubscriptionGroupConfig:
+def check_bind_topic(groups: SubscriptionGroupManager, name: str, topic: str) -> SubscriptionGroupConfig:
     """Return a group after a check that it consumes the Lite topics of a topic. Raises GrpcError."""
-    group = broker.groups.select(name)
+    group = groups.select(name)
     if group is None:
         raise GrpcError(Code.ILLEGAL_CONSUMER_GROUP, f"group not found: {name}")
     if group.lite_bind_topic != topic:
@@ -92,7 +91,7 @@ def filter_data(topic: str, expression: Any) -> SubscriptionData:
         raise GrpcError(Code.ILLEGAL_FILTER_EXPRESSION, f"expression format is not correct: {error}") from None
 
 
-def merged(broker: BrokerContext, settings: Any) -> Any:
+def merged(groups: SubscriptionGroupManager, settings: Any) -> Any:
     """Return the settings with what the server decides."""
     made = definition.Settings()
     made.CopyFrom(settings)
@@ -105,7 +104,7 @@ def merged(broker: BrokerContext, settings: Any) -> Any:
         made.publishing.validate_message_type = True
         made.publishing.max_body_size = limits.MAX_MESSAGE_SIZE
         return made
-    group, subscription = _group(broker, made), made.subscription
+    group, subscription = _group(groups, made), made.subscription
     subscription.fifo = group.consume_message_orderly
     subscription.receive_batch_size = limits.RECEIVE_BATCH_SIZE
     subscription.lite_subscription_quota = group.lite_client_quota
@@ -123,18 +122,18 @@ def merged(broker: BrokerContext, settings: Any) -> Any:
     return made
 
 
-def of_consumer(broker: BrokerContext, settings: Any) -> tuple[bool, int]:
+def of_consumer(groups: SubscriptionGroupManager, settings: Any) -> tuple[bool, int]:
     """Return whether a group consumes in order, and how often it gets a message, as `merged` settings say it."""
     if settings.HasField("publishing"):
-        made = merged(broker, settings)
+        made = merged(groups, settings)
         return bool(made.subscription.fifo), int(made.backoff_policy.max_attempts)
-    group = _group(broker, settings)
+    group = _group(groups, settings)
     return group.consume_message_orderly, group.retry_max_times + 1
 
 
-def _group(broker: BrokerContext, settings: Any) -> SubscriptionGroupConfig:
+def _group(groups: SubscriptionGroupManager, settings: Any) -> SubscriptionGroupConfig:
     name = name_of(settings.subscription.group)
-    return broker.groups.select(name) or SubscriptionGroupConfig(group_name=name)
+    return groups.select(name) or SubscriptionGroupConfig(group_name=name)
 
 
 def retry_delay_ms(group: SubscriptionGroupConfig, reconsume_times: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, Final, final
 import grpc
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
+from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught, failed
 from tailrace.errors import CorruptionError, RemotingConnectError
 from tailrace.formats import fastjson
@@ -21,6 +21,7 @@ from tailrace.formats.requests.message_headers import (
     NotifyUnsubscribeLiteRequestHeader,
 )
 from tailrace.logs import get_logger
+from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.proxy.admission import Admission, Admitted
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Client, Clients
@@ -52,15 +53,11 @@ class TelemetryActivity:
     """Serves Telemetry, Heartbeat and NotifyClientTermination."""
 
     def __init__(
-        self, broker: BrokerContext, entry: Entry, clients: Clients, renewals: Renewals, places: HalfPlaces,
-        admission: Admission,
+        self, clock: Clock, groups: SubscriptionGroupManager, entry: Entry, clients: Clients, renewals: Renewals,
+        places: HalfPlaces, admission: Admission,
     ) -> None:
-        self._admission = admission
-        self._broker = broker
-        self._entry = entry
-        self._clients = clients
-        self._renewals = renewals
-        self._places = places
+        self._admission, self._clock, self._groups, self._entry = admission, clock, groups, entry
+        self._clients, self._renewals, self._places = clients, renewals, places
         self._asked: dict[str, dict[str, RemotingCommand]] = {}
         """Requests of the broker by client and nonce, in the order in which they came.
 
@@ -107,7 +104,7 @@ class TelemetryActivity:
 
     async def telemetry(self, _: Any, context: Any) -> None:
         """Take settings and results, send commands, until the client ends the stream."""
-        begun_ms = self._broker.clock.now_ms()
+        begun_ms = self._clock.now_ms()
         try:
             admitted = await self._admission.begin("TelemetryCommand", context)
         except GrpcError as error:
@@ -177,7 +174,7 @@ class TelemetryActivity:
             return
 
     async def _take(self, caller: Any, settings: Any, stream: _Stream) -> Client:
-        check_settings(self._broker, settings)
+        check_settings(self._groups, settings)
         known = self._clients.find(caller.client_id)
         if known is not None:
             known.send = stream.send
@@ -187,7 +184,7 @@ class TelemetryActivity:
             client.send = stream.send
             if settings.HasField("publishing"):
                 await self._clients.register(client)
-        stream.send(service.TelemetryCommand(status=OK, settings=merged(self._broker, settings)))
+        stream.send(service.TelemetryCommand(status=OK, settings=merged(self._groups, settings)))
         return client
 
     # -- requests of the broker

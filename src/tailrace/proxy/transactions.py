@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple, final
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.end_transaction import TransactionEnds
 from tailrace.errors import RefusalError, UnknownTopicError
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.names import HALF_TOPIC, REAL_TOPIC
 from tailrace.formats.remoting import RequestCode
 from tailrace.formats.requests.message_headers import EndTransactionRequestHeader
+from tailrace.node.message_store import MessageStore
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients, ServiceCall
 from tailrace.proxy.protocol import OK, Code, GrpcError, definition, of_refusal, service
 from tailrace.proxy.validation import check_topic
 from tailrace.requests.durable_answers import refuse_undurable
+from tailrace.requests.executors import Executors
 
 __all__ = ["EndTransactionActivity", "HalfPlaces"]
 
@@ -35,8 +36,8 @@ class _Place(NamedTuple):
 class HalfPlaces:
     """Places of half messages by topic and transaction id, the latest ones; the others are in the index."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
+    def __init__(self, store: MessageStore, executors: Executors) -> None:
+        self._store, self._executors = store, executors
         self._places: dict[tuple[str, str], _Place] = {}
 
     def put(self, topic: str, transaction_id: str, queue_offset: int, phy_offset: int) -> None:
@@ -51,10 +52,10 @@ class HalfPlaces:
     async def find(self, topic: str, transaction_id: str) -> _Place | None:
         """Return where a half message is; None if it does not exist. Raises GrpcError if too many look-ups wait."""
         place = self._places.get((topic, transaction_id))
-        if place is not None or not self._broker.store.config.message_index_enable:
+        if place is not None or not self._store.config.message_index_enable:
             return place
         try:
-            return await self._broker.executors.look_ups.run(self._look_up, topic, transaction_id)
+            return await self._executors.look_ups.run(self._look_up, topic, transaction_id)
         except RefusalError as error:
             raise of_refusal(error) from None
 
@@ -64,7 +65,7 @@ class HalfPlaces:
 
     def _look_up(self, topic: str, transaction_id: str) -> _Place | None:
         try:
-            halves = self._broker.store.query_message(HALF_TOPIC, transaction_id, COPIES_MAX)
+            halves = self._store.query_message(HALF_TOPIC, transaction_id, COPIES_MAX)
         except UnknownTopicError:  # no half message was ever sent
             return None
         found = [
@@ -78,9 +79,7 @@ class EndTransactionActivity:
     """Commits and rolls back."""
 
     def __init__(self, ends: TransactionEnds, clients: Clients, places: HalfPlaces) -> None:
-        self._ends = ends
-        self._clients = clients
-        self._places = places
+        self._ends, self._clients, self._places = ends, clients, places
 
     async def end(self, request: Any, caller: Caller) -> Any:
         """Settle a half message; an unknown resolution leaves it pending."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from broker_kit import wired
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.admin.reset_offset import ResetOffsetProcessor
-from tailrace.broker.consumers.lags import queue_lags
+from tailrace.broker import wiring
 from tailrace.config import StoreConfig
 from tailrace.console.figures import Figures
 from tailrace.formats import fastjson
@@ -45,7 +44,7 @@ def topics(broker, kit):
     broker.groups.find_or_create("g")
     for queue_id in range(8):
         broker.offsets.commit("g", "t", queue_id, 10)
-    return kit.served(AdminTopicsProcessor(broker))
+    return kit.served(wiring.admin_topics(broker))
 
 
 @pytest.fixture
@@ -114,8 +113,8 @@ def test_lags_and_statistics_count_all_queues_that_hold_messages(change, ask, br
         yield sum(one["brokerOffset"] - one["consumerOffset"] for one in queues_of(
             ask("consume_stats", 208, {"consumerGroup": "g"})).values())
         yield fastjson.loads(ask("broker_consume_stats", 317, {"isOrder": "false"}).body)["totalDiff"]
-        yield sum(lag.behind for lag in queue_lags(broker) if lag.group == "g")
-        yield Figures(broker).pairs()["g", "t"].behind
+        yield sum(lag.behind for lag in broker.lags.queues() if lag.group == "g")
+        yield wired(Figures, broker).pairs()["g", "t"].behind
         exposition = Exposition("c", "b")
         exposition.broker = broker
         samples = [s for family in exposition.collect() for s in family.samples]
@@ -134,7 +133,7 @@ def test_lags_and_statistics_count_all_queues_that_hold_messages(change, ask, br
 
 def test_a_reset_moves_queues_that_are_not_read_as_well(change, kit, channel, broker):
     change(4)
-    reset = kit.served(ResetOffsetProcessor(broker)).reset_offset
+    reset = kit.served(wiring.reset_offsets(broker)).reset_offset
     ext = {"topic": "t", "group": "g", "timestamp": "-1", "isForce": "true"}
     assert reset(channel, kit.request(222, ext)).code == 0
     assert [broker.offsets.query("g", "t", queue_id) for queue_id in range(8)] == [20] * 8

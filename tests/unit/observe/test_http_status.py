@@ -20,8 +20,8 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.consumers.lags import Lag, sums
+from tailrace.broker import wiring
+from tailrace.broker.consumers.lags import Lag
 from tailrace.broker.statistics.pop_metrics import ReviveProgress
 from tailrace.config import BrokerConfig
 from tailrace.env import supervision
@@ -126,8 +126,8 @@ def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
     broker.offsets.commit("readers", "orders", 0, 1)
     broker.offsets.commit_pull("readers", "orders", 0, 4)
     request = kit.request(34, version=479)
-    broker.producers.register(kit.FakeChannel(), request, "client", "senders")
-    broker.consumers.register(
+    broker.clients.producers.register(kit.FakeChannel(), request, "client", "senders")
+    broker.clients.consumers.register(
         kit.FakeChannel(), request, "client",
         {"groupName": "readers", "consumeType": "CONSUME_PASSIVELY"})
     store.is_writeable = False
@@ -176,7 +176,7 @@ def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
 
 
 def test_what_is_deleted_is_not_shown_any_more(broker, kit, channel):
-    topics = kit.served(AdminTopicsProcessor(broker))
+    topics = kit.served(wiring.admin_topics(broker))
     broker.topics.create_if_missing("orders", 1)
     for topic, group in (("orders", "g"), ("others", "g"), ("orders", "h")):
         broker.traffic.take_in(topic, "normal", 1, 100)
@@ -198,7 +198,7 @@ def test_a_lag_counts_from_what_is_still_there_and_never_below_zero(broker, stor
     for queue_id, offset in ((0, 1), (1, 7), (2, 0), (9, 5)):
         broker.offsets.commit("g", "orders", queue_id, offset)
     broker.offsets.commit("g", "gone", 0, 5)
-    [(key, lag)] = sums(broker, Lag).items()
+    [(key, lag)] = broker.lags.sums(Lag).items()
     assert key == ("g", "orders")
     # Queue 0 lost two of its messages to retention, queue 1 is committed beyond its end.
     assert (lag.behind, lag.in_flight, lag.ready) == (2, 0, 2)
@@ -397,15 +397,15 @@ def full(store, broker, kit):
     broker.traffic.put_took("orders", 0, 3_000_000)
     broker.offsets.commit("readers", "orders", 0, 0)
     request = kit.request(34, version=479)
-    broker.producers.register(kit.FakeChannel(), request, "client", "senders")
-    broker.consumers.register(
+    broker.clients.producers.register(kit.FakeChannel(), request, "client", "senders")
+    broker.clients.consumers.register(
         kit.FakeChannel(), request, "client",
         {"groupName": "readers", "consumeType": "CONSUME_PASSIVELY"})
     broker.rpc_latency.clients = lambda: 2
     broker.rpc_latency.observe("send_message", "ok", 4.2)
     lateness = {"counts": [1] * 15, "sumMs": 40}
     broker.audit_log = SimpleNamespace(waiting=1, lost=2)
-    broker.registrations = lambda: {"10.0.0.9:9876": True}
+    broker.name_servers.states = lambda: {"10.0.0.9:9876": True}
     broker.replicas.add(Replica("10.0.0.8:5", "10.0.0.8", SimpleNamespace(close=lambda: None), 0), 1)
     broker.replicas.closed["timeout"] = 1
     broker.slave = SimpleNamespace(

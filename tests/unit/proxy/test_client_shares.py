@@ -34,7 +34,7 @@ class World:
         self.refuses = False
         self.server.register(self._beat, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT)
         self.clients = Clients(
-            self.server, SimClock(), lambda client, request: None, ClientIds(lambda: None), self.limits)
+            self.server, SimClock(), lambda client, request: None, ClientIds(None), self.limits)
 
     def _beat(self, channel, request):
         return request.answer(1, "no") if self.refuses else request.answer()
@@ -163,7 +163,8 @@ def test_a_client_ends_with_its_stream_unless_it_has_sent_a_heartbeat(has_beaten
             given_back.append(client)
 
         activity = TelemetryActivity(
-            SimpleNamespace(), SimpleNamespace(), world.clients, SimpleNamespace(give_back=give_back),
+            SimpleNamespace(), SimpleNamespace(), SimpleNamespace(), world.clients,
+            SimpleNamespace(give_back=give_back),
             SimpleNamespace(), SimpleNamespace())
         client = await world.take("ann-1")
         client.has_beaten = has_beaten
@@ -196,7 +197,7 @@ def test_a_stream_that_is_cancelled_while_it_ends_still_ends_its_client():
             return SimpleNamespace(user=None, context=Context())
 
         activity = TelemetryActivity(
-            SimpleNamespace(clock=SimClock()),
+            SimClock(), SimpleNamespace(),
             SimpleNamespace(caller=lambda *_: Caller("ann-1", ("10.0.0.1", 1), 0, "", "")),
             world.clients, SimpleNamespace(give_back=nothing), SimpleNamespace(),
             SimpleNamespace(begin=begin, first=first))

@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("rocketmq.grpc_protocol")
 
 from tailrace.broker.pop.ack import Changed
+from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import ExtraInfo
 from tailrace.formats.remoting import ResponseCode
@@ -47,8 +48,8 @@ class Acks:
 
 def run(call, acks):
     async def go():
-        broker = SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: NOW))
-        return await call(PoppedMessages(broker, acks, None))
+        clock = SimpleNamespace(now_ms=lambda: NOW)
+        return await call(PoppedMessages(clock, None, BrokerConfig(), None, acks, None))
 
     return asyncio.run(go())
 

@@ -22,10 +22,10 @@ class World:
     def __init__(self):
         self.now, self.changed, self.fails, self.hold = 1_000_000, [], None, None
         self.client = Client(SimpleNamespace(client_id="c"), None, None)
-        broker = SimpleNamespace(
-            clock=SimpleNamespace(now_ms=lambda: self.now), loop=asyncio.get_running_loop(),
-            groups=SimpleNamespace(select=lambda _: SubscriptionGroupConfig(group_name="g")))
-        self.renewals = Renewals(broker, SimpleNamespace(all=lambda: [self.client], on_forget=[]), self)
+        self.renewals = Renewals(
+            asyncio.get_running_loop(), SimpleNamespace(now_ms=lambda: self.now),
+            SimpleNamespace(select=lambda _: SubscriptionGroupConfig(group_name="g")),
+            SimpleNamespace(all=lambda: [self.client], on_forget=[]), self)
 
     async def change(self, group, topic, handle, ms, lite_topic="", *, suspend=False):
         if self.hold is not None:

@@ -41,8 +41,8 @@ class Broker:
     def __init__(self, queues=8, message_type="FIFO"):
         config = TopicConfig(
             topic_name="t", read_queue_nums=queues, write_queue_nums=queues, attributes={"message.type": message_type})
-        self.topics = SimpleNamespace(select=lambda name: config)
-        self.store = SimpleNamespace(config=SimpleNamespace(max_message_size=1000))
+        self.store = SimpleNamespace(
+            config=SimpleNamespace(max_message_size=1000), topics=SimpleNamespace(select=lambda name: config))
         self.clock = SimpleNamespace(now_ms=lambda: 1)
         self.traffic = Traffic()
         self.stored = []
@@ -97,7 +97,8 @@ class Broker:
 
 
 def send(broker, *messages):
-    activity = SendMessageActivity(broker, broker, broker, SimpleNamespace())
+    activity = SendMessageActivity(
+        broker.clock, broker.store, broker.changes, broker.traffic, broker, broker, SimpleNamespace())
     request = service.SendMessageRequest(messages=[
         definition.Message(
             topic=definition.Resource(name="t"), body=body,

@@ -16,10 +16,10 @@ def group(**policy):
 
 
 def merged_for(config):
-    broker = SimpleNamespace(groups=SimpleNamespace(select=lambda _: config))
+    groups = SimpleNamespace(select=lambda _: config)
     settings = definition.Settings(subscription=definition.Subscription(group=definition.Resource(name="g")))
     settings.backoff_policy.exponential_backoff.multiplier = 9  # of the client, which the server replaces
-    return merged(broker, settings)
+    return merged(groups, settings)
 
 
 def test_the_back_off_is_that_of_the_group():
@@ -37,12 +37,12 @@ def test_the_back_off_is_that_of_the_group():
     None, group(), SubscriptionGroupConfig(group_name="g", consume_message_orderly=True, retry_max_times=0)])
 @pytest.mark.parametrize("is_producer", [False, True])
 def test_a_receive_uses_what_the_client_was_told(config, is_producer):
-    broker = SimpleNamespace(groups=SimpleNamespace(select=lambda _: config))
+    groups = SimpleNamespace(select=lambda _: config)
     settings = definition.Settings(subscription=definition.Subscription(group=definition.Resource(name="g")))
     if is_producer:
         settings = definition.Settings(publishing=definition.Publishing())
-    told = merged(broker, settings)
-    assert of_consumer(broker, settings) == (told.subscription.fifo, told.backoff_policy.max_attempts)
+    told = merged(groups, settings)
+    assert of_consumer(groups, settings) == (told.subscription.fifo, told.backoff_policy.max_attempts)
 
 
 @pytest.mark.parametrize(("policy", "times", "ms"), [

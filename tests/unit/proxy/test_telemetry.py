@@ -22,7 +22,8 @@ def clients():
 @pytest.fixture
 def activity(clients):
     return TelemetryActivity(
-        SimpleNamespace(), SimpleNamespace(), clients, SimpleNamespace(), SimpleNamespace(), SimpleNamespace())
+        SimpleNamespace(), SimpleNamespace(), SimpleNamespace(), clients, SimpleNamespace(), SimpleNamespace(),
+        SimpleNamespace())
 
 
 def test_requests_of_a_client_are_bounded_and_forgotten_with_it(activity, clients):
@@ -74,7 +75,7 @@ def test_a_refused_stream_is_answered_after_its_first_request():
 
     async def run():
         made = TelemetryActivity(
-            SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: 0)), SimpleNamespace(),
+            SimpleNamespace(now_ms=lambda: 0), SimpleNamespace(), SimpleNamespace(),
             SimpleNamespace(on_forget=[]), SimpleNamespace(), SimpleNamespace(),
             SimpleNamespace(begin=begin, first_of_refused=first_of_refused))
         await made.telemetry(None, SimpleNamespace(write=write))

@@ -9,7 +9,7 @@ from tailrace.proxy.transactions import HalfPlaces
 
 
 def test_a_long_id_of_a_half_message_is_not_kept():
-    places = HalfPlaces(SimpleNamespace())
+    places = HalfPlaces(SimpleNamespace(), SimpleNamespace())
     places.put("t", "x" * 256, 1, 2)
     places.put("t", "x" * 30_000, 1, 2)
     assert [len(name) for _, name in places._places] == [256]

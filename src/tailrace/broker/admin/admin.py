@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any, Final, final
 
 from tailrace.auth.signature import without_proof
 from tailrace.broker.admin.runtime_info import RuntimeInfo
 from tailrace.broker.clients.client_manager import ClientInfo
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.messages.records import require_record, with_record
+from tailrace.broker.clients.connected import ConnectedClients
+from tailrace.broker.messages.records import Records
+from tailrace.config import BrokerConfig
 from tailrace.errors import (
     CorruptionError,
     RefusalError,
@@ -31,7 +33,11 @@ from tailrace.formats.requests.consumer_headers import (
 )
 from tailrace.formats.requests.table import Action
 from tailrace.ha.offset_caps import WAITS, OffsetCaps
+from tailrace.ha.replicas import Replicas
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.executors import Executors
 from tailrace.requests.reply import Reply, ReplyTasks, as_it_is
 from tailrace.requests.worker import RequestWorker
 
@@ -49,17 +55,23 @@ CQ_BYTES_MAX: Final = 16 << 20
 class AdminProcessor:
     """Returns figures of the broker and its connections, and forwards requests to consumers."""
 
-    def __init__(self, broker: BrokerContext, runtime: RuntimeInfo) -> None:
-        self._broker = broker
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig, executors: Executors,
+        worker: RequestWorker, offsets: ConsumerOffsetManager, clients: ConnectedClients, replicas: Replicas,
+        records: Records, runtime: RuntimeInfo,
+    ) -> None:
+        self._store, self._config, self._worker, self._offsets = store, config, worker, offsets
+        self._clients, self._replicas, self._records = clients, replicas, records
+        self._topics = store.topics
         self._runtime = runtime
-        self._tasks = ReplyTasks(broker.loop)
+        self._tasks = ReplyTasks(loop)
         # A thread of its own, because a sync may take seconds on a busy disk.
-        self.syncs = RequestWorker(broker.loop, broker.executors.worker("sync"))
+        self.syncs = RequestWorker(loop, executors.worker("sync"))
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
         code = RequestCode
-        slow = self._broker.worker.in_thread
+        slow = self._worker.in_thread
         server.register(slow(self.runtime_info), code.GET_BROKER_RUNTIME_INFO)
         server.register(slow(self.all_consumer_offsets), code.GET_ALL_CONSUMER_OFFSET)
         server.register(self.all_delay_offsets, code.GET_ALL_DELAY_OFFSET)
@@ -67,7 +79,7 @@ class AdminProcessor:
         server.register(self.producer_connections, code.GET_PRODUCER_CONNECTION_LIST)
         server.register(slow(self.all_producers), code.GET_ALL_PRODUCER_INFO)
         server.register(self.consumer_running_info, code.GET_CONSUMER_RUNNING_INFO)
-        server.register(with_record(self._broker, self.consume_directly, _place), code.CONSUME_MESSAGE_DIRECTLY)
+        server.register(self._records.first(self.consume_directly, _place), code.CONSUME_MESSAGE_DIRECTLY)
         server.register(slow(self.query_consume_queue), code.QUERY_CONSUME_QUEUE)
         server.register(self.syncs.in_thread(self.sync_store), code.SYNC_STORE)
 
@@ -77,39 +89,38 @@ class AdminProcessor:
 
     def sync_store(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Sync the log for readers of the directory: a request of Tailrace's own."""
-        if not self._broker.store.inner.sync_for_readers():
+        if not self._store.inner.sync_for_readers():
             raise RefusalError(ResponseCode.SYSTEM_BUSY, "the queues do not follow the log")
         return request.answer()
 
     def all_consumer_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the content of ``consumerOffset.json``, for a slave as far as its log: request 43."""
-        table, caps = self._broker.offsets.to_json(), self._caps(channel, request)
+        table, caps = self._offsets.to_json(), self._caps(channel, request)
         return request.answer(body=fastjson.dumps_large(table if caps is None else caps.apply(table)))
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the content of ``delayOffset.json``, for a slave as far as its log: request 45."""
-        offsets, caps = self._broker.store.timer_services.delay_offsets, self._caps(channel, request)
+        offsets, caps = self._store.timer_services.delay_offsets, self._caps(channel, request)
         return request.answer(body=offsets.encode(
             lambda level, offset: offset if caps is None else caps.capped(SCHEDULE_TOPIC, level - 1, offset)))
 
     def _caps(self, channel: Channel, request: RemotingCommand) -> OffsetCaps | None:
         """Return what the slave that asks may copy; None for all, and without a slave at the peer. Raises RefusalError.
         """
-        broker = self._broker
-        if WAITS in request.ext or not broker.replicas.had_slaves(channel.peer_ip):
+        if WAITS in request.ext or not self._replicas.had_slaves(channel.peer_ip):
             return None
-        position = broker.replicas.acknowledged_by(channel.peer_ip)
+        position = self._replicas.acknowledged_by(channel.peer_ip)
         if position is None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"a slave at {channel.peer_ip} is not connected to the HA port, so it is "
                 "not known which messages it has; a copy after it has connected gets the offsets")
-        inner = broker.store.inner
+        inner = self._store.inner
         return None if position >= inner.commit_log.max_offset else OffsetCaps(inner, position)
 
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the members of a consumer group: request 203."""
         group = request.read(GetConsumerConnectionListRequestHeader).consumer_group
-        info = self._broker.consumers.find(group)
+        info = self._clients.consumers.find(group)
         if info is None:
             raise RefusalError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
@@ -127,7 +138,7 @@ class AdminProcessor:
     def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the members of a producer group: request 204."""
         group = request.read(GetProducerConnectionListRequestHeader).producer_group
-        members = self._broker.producers.members(group)
+        members = self._clients.producers.members(group)
         if not members:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist"
@@ -147,7 +158,7 @@ class AdminProcessor:
                 }
                 for m in members
             ]
-            for group, members in self._broker.producers.groups().items()
+            for group, members in self._clients.producers.groups().items()
         }
         return request.answer(body=fastjson.dumps({"data": data}))
 
@@ -162,19 +173,19 @@ class AdminProcessor:
     def consume_directly(self, channel: Channel, request: RemotingCommand) -> None:
         """Forward a message to a consumer, which consumes it: request 309."""
         header = request.read(ConsumeMessageDirectlyResultRequestHeader)
-        ext = {"brokerName": self._broker.config.broker_name, **without_proof(request.ext)}
+        ext = {"brokerName": self._config.broker_name, **without_proof(request.ext)}
         record = None
         if msg_id := header.msg_id:
             # The low 16 hex digits of an offset message id are the physical offset.
             try:
-                record = self._broker.store.select_record(int(msg_id[-16:], 16))
+                record = self._store.select_record(int(msg_id[-16:], 16))
             except ValueError:
                 record = None
-        if self._broker.control is not None:
+        if self._records.are_checked:
             message = None
             with contextlib.suppress(CorruptionError):
                 message = None if record is None else decode_message(bytes(record))
-            require_record(self._broker, channel, request, message, Action.SUB)
+            self._records.require_record(channel, request, message, Action.SUB)
         if record is None:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no message with the id {msg_id}")
         self._forward(
@@ -185,7 +196,7 @@ class AdminProcessor:
         ext: dict[str, str], body: bytes,
     ) -> None:
         """Forward a request to a consumer, without the proof of its user; the consumer's answer is sent back later."""
-        client = self._broker.consumers.find_client(group, client_id)
+        client = self._clients.consumers.find_client(group, client_id)
         if client is None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
@@ -215,9 +226,9 @@ class AdminProcessor:
 
     def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return units of a queue: request 321."""
-        header, store = request.read(QueryConsumeQueueRequestHeader), self._broker.store
+        header, store = request.read(QueryConsumeQueueRequestHeader), self._store
         topic, queue_id = header.topic or "", header.queue_id
-        config = self._broker.topics.select(topic)
+        config = self._topics.select(topic)
         if config is None or not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         first, until = store.queue_of(topic, queue_id).bounds
@@ -241,7 +252,7 @@ class AdminProcessor:
             "maxQueueIndex": until, "minQueueIndex": first, "queueData": units,
         }
         if group := header.consumer_group:
-            info = self._broker.consumers.find(group)
+            info = self._clients.consumers.find(group)
             if info is not None and topic in info.subscriptions:
                 body["subscriptionData"] = info.subscriptions[topic].to_json()
                 body["filterData"] = "null"

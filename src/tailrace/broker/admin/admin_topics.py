@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -9,11 +10,18 @@ from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.auth.accesses import topic_access
+from tailrace.auth.check import AccessControl
 from tailrace.broker.admin.pages import groups_page, topics_page
 from tailrace.broker.admin.shapes import check_shape, unreadable_by_java
-from tailrace.broker.consumers.lags import lag_of
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.core.deletion import deleted_answer
+from tailrace.broker.clients.client_manager import ConsumerManager
+from tailrace.broker.consumers.lags import ConsumerLags
+from tailrace.broker.core.addresses import Addresses
+from tailrace.broker.core.creations import Creations
+from tailrace.broker.core.deletion import BrokerState, deleted_answer
+from tailrace.broker.static_topics.logical_queues import StaticTopics
+from tailrace.broker.statistics.broker_stats import BrokerStatsManager
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
@@ -28,9 +36,12 @@ from tailrace.formats.requests.broker_headers import (
 )
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.left_over_queues import LeftOverQueue, log_left_over, not_consumed
+from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import (
     SubscriptionGroupConfig,
+    SubscriptionGroupManager,
     merged_group_attributes,
     validate_group,
 )
@@ -38,13 +49,15 @@ from tailrace.node.topic_config import (
     DELETING,
     LITE_WITHOUT_LMQ,
     TopicConfig,
+    TopicConfigManager,
     merged_attributes,
     validate_topic,
 )
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.bodies import json_object, objects_in, texts_in
-from tailrace.requests.config_changes import Change, creates_missing
+from tailrace.requests.config_changes import Change, ConfigChanges, creates_missing
 from tailrace.requests.reply import Answer, Reply, in_turns
+from tailrace.requests.worker import RequestWorker
 
 __all__ = ["AdminTopicsProcessor", "check_topic_name"]
 
@@ -58,9 +71,19 @@ LIST_MAX: Final = 1_000
 class AdminTopicsProcessor:
     """Creates, changes, returns and deletes topics and groups, and returns how far groups have consumed."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-        self.changes = broker.changes
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, store: MessageStore, config: BrokerConfig,
+        addresses: Addresses, control: AccessControl | None, changes: ConfigChanges, worker: RequestWorker,
+        creations: Creations, groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager,
+        consumers: ConsumerManager, static_topics: StaticTopics, stats: BrokerStatsManager, lags: ConsumerLags,
+        state: BrokerState,
+    ) -> None:
+        self._loop, self._clock, self._store, self._config = loop, clock, store, config
+        self._addresses, self._control, self._worker = addresses, control, worker
+        self._creations, self._groups, self._offsets, self._consumers = creations, groups, offsets, consumers
+        self._static_topics, self._stats, self._lags, self._state = static_topics, stats, lags, state
+        self._topics = store.topics
+        self.changes = changes
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -76,8 +99,8 @@ class AdminTopicsProcessor:
             code.DELETE_SUBSCRIPTION_GROUP_LIST: self.delete_groups,
         }
         for number, change in changes.items():
-            server.register(self.refuse if self._broker.store.read_only else change, number)
-        slow = self._broker.worker.in_thread
+            server.register(self.refuse if self._store.read_only else change, number)
+        slow = self._worker.in_thread
         server.register(slow(self.all_topics), code.GET_ALL_TOPIC_CONFIG)
         server.register(self.topic, code.GET_TOPIC_CONFIG)
         server.register(slow(self.topic_stats), code.GET_TOPIC_STATS_INFO)
@@ -93,7 +116,7 @@ class AdminTopicsProcessor:
 
     def refuse(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Refuse a change, because the store is read-only and the change would not be written."""
-        raise RefusalError(ResponseCode.SYSTEM_ERROR, self._broker.store.read_only)
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, self._store.read_only)
 
     # --- topics
 
@@ -111,7 +134,7 @@ class AdminTopicsProcessor:
         """
         header = request.read(CreateTopicRequestHeader)
         name = header.topic
-        check_topic_name(self._broker, name)
+        check_topic_name(self._topics, name)
         self._check_lmq(name)
         config = TopicConfig(
             topic_name=name,
@@ -130,7 +153,7 @@ class AdminTopicsProcessor:
                     present.attributes if present else {}, changes, creating=present is None))
 
         try:
-            first = merged(self._broker.topics.select(name))
+            first = merged(self._topics.select(name))
         except ValueError as error:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         check_shape(first)
@@ -151,11 +174,11 @@ class AdminTopicsProcessor:
         def check(value: dict[str, Any]) -> None:
             config = TopicConfig.from_json(value)
             try:
-                first = merged(config, self._broker.topics.select(config.topic_name))
+                first = merged(config, self._topics.select(config.topic_name))
             except ValueError as error:
                 raise RefusalError(
                     ResponseCode.SYSTEM_ERROR, f"{config.topic_name}: {error}") from error
-            check_topic_name(self._broker, config.topic_name)
+            check_topic_name(self._topics, config.topic_name)
             self._check_lmq(config.topic_name)
             check_shape(first)
             self._check_type(first, ",".join(config.attributes))
@@ -163,7 +186,7 @@ class AdminTopicsProcessor:
             configs.append(config)
 
         return in_turns(
-            self._broker.loop, partial(Reply, channel, request),
+            self._loop, partial(Reply, channel, request),
             map(check, objects_in(json_object(request), "topicConfigList", LIST_MAX)),
             lambda: self._put_topics(
                 channel, request, [(config.topic_name, partial(merged, config)) for config in configs]))
@@ -177,7 +200,7 @@ class AdminTopicsProcessor:
         ``made`` has for each topic a function that returns the new topic from the present one. The function
         runs when the change is applied, so two requests that run together keep each other's attributes.
         """
-        topics = self._broker.topics
+        topics = self._topics
         before = {name: config.read_queue_nums for name, _ in made if (config := topics.select(name)) is not None}
 
         def changed() -> Answer:
@@ -185,30 +208,30 @@ class AdminTopicsProcessor:
                      if (config := topics.select(name)) is not None and config.read_queue_nums < queues}
             if not fewer:
                 return request.answer()
-            return self._broker.worker.in_thread(partial(self._left_over, fewer))(channel, request)
+            return self._worker.in_thread(partial(self._left_over, fewer))(channel, request)
 
         change = Change(topics, lambda draft: topics.put_all(
             draft, [merged(draft.get(name)) for name, merged in made]), creates=[name for name, _ in made])
-        return self._broker.changes.apply(channel, request, [change], changed)
+        return self.changes.apply(channel, request, [change], changed)
 
     def _left_over(self, fewer: dict[str, int], channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the answer for topics with these numbers of queues to read; it notes messages in their other queues.
         """
-        found = self._broker.store.left_over_queues(fewer)
-        waiting = not_consumed(self._broker.offsets, found)
+        found = self._store.left_over_queues(fewer)
+        waiting = not_consumed(self._offsets, found)
         notes = [log_left_over(name, fewer[name], left, waiting[name]) for name, left in found.items()]
         return request.answer(remark="; ".join(notes) or None)
 
     def _check_lmq(self, name: str) -> None:
         """Raise RefusalError if a name is that of an LMQ. RocketMQ ignores the change and answers success."""
-        if self._broker.topics.is_lmq(name):
+        if self._topics.is_lmq(name):
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"The topic[{name}] is an LMQ queue: it exists without a config, with one queue.")
 
     def _check_retention(self, channel: Channel, request: RemotingCommand, config: TopicConfig) -> None:
         """Raise RefusalError if a change decides which messages of a topic are deleted, and its user may not Delete."""
-        control, present = self._broker.control, self._broker.topics.select(config.topic_name)
+        control, present = self._control, self._topics.select(config.topic_name)
         if control is not None and present is not None and any(
             config.attributes.get(name) != present.attributes.get(name) for name in DELETING
         ):
@@ -220,7 +243,7 @@ class AdminTopicsProcessor:
         A topic of Lite topics is made also while the settings that it needs are off, as in RocketMQ: its sends are
         refused, and a warning says so.
         """
-        unsupported = self._broker.topics.unsupported_type(config) if changes else ""
+        unsupported = self._topics.unsupported_type(config) if changes else ""
         if unsupported == LITE_WITHOUT_LMQ:
             events.SENDS_TO_A_LITE_TOPIC_ARE_REFUSED.log(_log, topic=config.topic_name)
         elif unsupported:
@@ -249,12 +272,11 @@ class AdminTopicsProcessor:
     def _delete_topics(self, channel: Channel, request: RemotingCommand, names: list[str]) -> Answer:
         for name in names:
             self._check_deletable(name)
-        broker = self._broker
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-            return deleted_answer(request, broker.store.delete_topics(dict.fromkeys(names), missing_ok=True))
+            return deleted_answer(request, self._store.delete_topics(dict.fromkeys(names), missing_ok=True))
 
-        return broker.worker.in_thread(delete)(channel, request)
+        return self._worker.in_thread(delete)(channel, request)
 
     def _check_deletable(self, name: str) -> None:
         """Raise RefusalError for a topic that the broker needs, and for a name that no topic has or can have.
@@ -262,32 +284,31 @@ class AdminTopicsProcessor:
         Every topic that exists can be deleted, also one whose name cannot be given to a new topic: the topic of a Java
         broker, an LMQ queue, or the retry topic of a group and a topic with long names.
         """
-        broker = self._broker
-        if not name.strip() and name not in broker.topics.table:
+        if not name.strip() and name not in self._topics.table:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
-        if broker.topics.is_of_broker(name):
+        if self._topics.is_of_broker(name):
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
-        queue = broker.store.queue_of(name, LMQ_QUEUE_ID)
-        known = name in broker.topics.table or (broker.topics.is_lmq(name) and queue.max > queue.begin_of_life)
+        queue = self._store.queue_of(name, LMQ_QUEUE_ID)
+        known = name in self._topics.table or (self._topics.is_lmq(name) and queue.max > queue.begin_of_life)
         if not known and (reason := validate_topic(name)):
             raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return all topics, or a page of them: request 21."""
-        ext, body = topics_page(self._broker, request.read(GetAllTopicConfigRequestHeader))
+        ext, body = topics_page(self._topics, request.read(GetAllTopicConfigRequestHeader))
         return request.answer(ext=ext, body=fastjson.dumps_large(body))
 
     def topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return a topic, and with ``lo`` its mapping as well: request 351."""
         header = request.read(GetTopicConfigRequestHeader)
         name = header.topic
-        config = self._broker.topics.select(name)
+        config = self._topics.select(name)
         if config is None:
             raise RefusalError(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         found = config.to_json()
-        if header.lo and (detail := self._broker.topics.mappings.table.get(name)) is not None:
+        if header.lo and (detail := self._topics.mappings.table.get(name)) is not None:
             found["mappingDetail"] = detail.to_json()
         return request.answer(body=fastjson.dumps(found))
 
@@ -297,41 +318,41 @@ class AdminTopicsProcessor:
         The members ``sizeBytes`` and ``sizeIsExact`` are Tailrace's; a Java client skips them.
         """
         name = request.read(GetTopicStatsInfoRequestHeader).topic
-        config = self._broker.topics.select(name)
+        config = self._topics.select(name)
         if config is None:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         entries, size, is_exact = [], 0, True
         for queue_id in self._queue_ids(name, max(config.read_queue_nums, config.write_queue_nums)):
-            first, until = self._broker.store.queue_of(name, queue_id).bounds
+            first, until = self._store.queue_of(name, queue_id).bounds
             timestamp = 0
             if until > 0:
                 timestamp = max(
-                    0, self._broker.store.queue_of(name, queue_id).store_timestamp(until - 1)
+                    0, self._store.queue_of(name, queue_id).store_timestamp(until - 1)
                 )
             entries.append((
                 self._queue(name, queue_id),
                 {"lastUpdateTimestamp": timestamp, "maxOffset": until, "minOffset": first},
             ))
-            found = self._broker.store.queue_size(name, queue_id)
+            found = self._store.queue_size(name, queue_id)
             size, is_exact = size + found.size_bytes, is_exact and found.is_exact
         table = fastjson.object_keyed(entries)
-        rate, exact = map(fastjson.dumps, (self._broker.stats.topic_put_tps(name), is_exact))
+        rate, exact = map(fastjson.dumps, (self._stats.topic_put_tps(name), is_exact))
         return request.answer(body=b'{"offsetTable":%b,"topicPutTps":%b,"sizeBytes":%d,"sizeIsExact":%b}' % (
             table, rate, size, exact))
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the names of the system topics: request 305."""
-        names = self._broker.topics.system_topic_names()
+        names = self._topics.system_topic_names()
         return request.answer(body=fastjson.dumps({"topicList": names}))
 
     def _queue_ids(self, topic: str, count: int) -> list[int]:
         """Return the numbers below ``count``, and those of further queues of a topic that hold messages."""
         return [*range(count), *(
-            queue.queue_id for queue in self._broker.store.left_over_queues({topic: count}).get(topic, ()))]
+            queue.queue_id for queue in self._store.left_over_queues({topic: count}).get(topic, ()))]
 
     def _queue(self, topic: str, queue_id: int) -> dict[str, Any]:
         return {
-            "brokerName": self._broker.config.broker_name, "queueId": queue_id, "topic": topic,
+            "brokerName": self._config.broker_name, "queueId": queue_id, "topic": topic,
         }
 
     # --- groups
@@ -348,7 +369,7 @@ class AdminTopicsProcessor:
     def _update_groups(
         self, channel: Channel, request: RemotingCommand, values: list[dict[str, Any]]
     ) -> Answer:
-        groups, configs = self._broker.groups, list[SubscriptionGroupConfig]()
+        groups, configs = self._groups, list[SubscriptionGroupConfig]()
 
         def check(value: dict[str, Any]) -> None:
             config = SubscriptionGroupConfig.from_json(value)
@@ -369,20 +390,20 @@ class AdminTopicsProcessor:
             change = Change(groups, lambda draft: groups.put_all(
                 draft, [_merged_group(config, draft.get(config.group_name)) for config in configs]),
                 creates=[config.group_name for config in configs])
-            return self._broker.changes.apply(channel, request, [change], request.answer)
+            return self.changes.apply(channel, request, [change], request.answer)
 
-        return in_turns(self._broker.loop, partial(Reply, channel, request), map(check, values), apply)
+        return in_turns(self._loop, partial(Reply, channel, request), map(check, values), apply)
 
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return all groups, or a page of them: request 201."""
-        ext, body = groups_page(self._broker, request.read(consumer_headers.GetAllSubscriptionGroupRequestHeader))
+        ext, body = groups_page(self._groups, request.read(consumer_headers.GetAllSubscriptionGroupRequestHeader))
         return request.answer(ext=ext, body=fastjson.dumps_large(body))
 
     @creates_missing
     def group(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Return a group: request 352. A missing group is created if that is allowed."""
         name = request.read(consumer_headers.GetSubscriptionGroupConfigRequestHeader).group
-        config = self._broker.group(name)
+        config = self._creations.group(name)
         if config is None:
             raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -411,17 +432,17 @@ class AdminTopicsProcessor:
     def _delete_groups(
         self, channel: Channel, request: RemotingCommand, names: list[str], *, clean: bool
     ) -> Answer:
-        broker, groups = self._broker, dict.fromkeys(names)
+        groups = dict.fromkeys(names)
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
-            configs = {name: broker.groups.select(name) for name in groups}
+            configs = {name: self._groups.select(name) for name in groups}
             kept = [name for name, config in configs.items() if not (
                 clean or (config is not None and config.lite_bind_topic))]
-            done = broker.state.delete_groups(set(groups), offsets=groups.keys() - set(kept))
+            done = self._state.delete_groups(set(groups), offsets=groups.keys() - set(kept))
             return deleted_answer(
                 request, done, f"the offsets of {', '.join(kept)}, because cleanOffset is false" if kept else "")
 
-        return broker.worker.in_thread(delete)(channel, request)
+        return self._worker.in_thread(delete)(channel, request)
 
     # --- what was consumed
 
@@ -431,36 +452,36 @@ class AdminTopicsProcessor:
         group, named = header.consumer_group, (header.topic_list or "").split(";")
         topics = [topic for topic in dict.fromkeys(named) if topic]
         if not topics:
-            topics = [header.topic] if header.topic else self._broker.offsets.topics_of(group)
-            info = self._broker.consumers.find(group)
+            topics = [header.topic] if header.topic else self._offsets.topics_of(group)
+            info = self._consumers.find(group)
             if info is not None and info.subscriptions:  # topics that it no longer subscribes to are no lag
                 topics = [topic for topic in topics if topic in info.subscriptions]
-        static, left_over = self._broker.static_topics.table, self._left_over_of(topics)
+        static, left_over = self._static_topics.table, self._left_over_of(topics)
         entries = [
             e for name in topics
             for e in self._consumed(group, name, left_over.get(name, ()), is_static=name in static)]
-        rate = sum(self._broker.stats.group_get_tps(group, name) for name in topics)
+        rate = sum(self._stats.group_get_tps(group, name) for name in topics)
         return request.answer(
             body=b'{"consumeTps":%b,"offsetTable":%b}'
             % (fastjson.dumps(float(rate)), fastjson.object_keyed(entries))
         )
 
     def _left_over_of(self, topics: Iterable[str]) -> dict[str, list[LeftOverQueue]]:
-        configs = [(name, self._broker.topics.select(name)) for name in topics]
-        return self._broker.store.left_over_queues({
+        configs = [(name, self._topics.select(name)) for name in topics]
+        return self._store.left_over_queues({
             name: config.read_queue_nums for name, config in configs if config is not None})
 
     def _consumed(
         self, group: str, topic: str, left_over: Sequence[LeftOverQueue], *, is_static: bool = False
     ) -> list[tuple[dict[str, Any], dict[str, int]]]:
         """Return how far a group has consumed the queues of a topic and those that are ``left_over``."""
-        config = self._broker.topics.select(topic)
+        config = self._topics.select(topic)
         if config is None:
             return []
-        offsets, entries = self._broker.offsets, []
+        offsets, entries = self._offsets, []
         for queue_id in [*range(config.read_queue_nums), *(queue.queue_id for queue in left_over)]:
-            committed, queue = offsets.query(group, topic, queue_id), self._broker.store.queue_of(topic, queue_id)
-            lag = lag_of(self._broker, group, queue, committed)
+            committed, queue = offsets.query(group, topic, queue_id), self._store.queue_of(topic, queue_id)
+            lag = self._lags.of(group, queue, committed)
             if committed < 0 and is_static:  # the group has its offset in another part of the logical queue
                 lag = lag._replace(
                     committed=-1, handed_out=min(offsets.query_pull(group, topic, queue_id), lag.until))
@@ -474,11 +495,11 @@ class AdminTopicsProcessor:
         """Return the offsets of every group on every topic: request 317."""
         parts, total, inflight = [], 0, 0
         ordered = request.read(consumer_headers.GetConsumeStatsInBrokerHeader).is_order
-        known = self._broker.offsets.topics_by_group()
+        known = self._offsets.topics_by_group()
         left_over = self._left_over_of({topic for topics in known.values() for topic in topics})
-        for config in self._broker.groups.items():
+        for config in self._groups.items():
             group, tables = config.group_name, []
-            info = self._broker.consumers.find(group)
+            info = self._consumers.find(group)
             for topic in sorted(known.get(group, ())):
                 if info is not None and info.subscriptions and topic not in info.subscriptions:
                     continue
@@ -487,29 +508,29 @@ class AdminTopicsProcessor:
                 entries = self._consumed(group, topic, left_over.get(topic, ()))
                 total += sum(v["brokerOffset"] - v["consumerOffset"] for _, v in entries)
                 inflight += sum(v["pullOffset"] - v["consumerOffset"] for _, v in entries)
-                rate = fastjson.dumps(self._broker.stats.group_get_tps(group, topic))
+                rate = fastjson.dumps(self._stats.group_get_tps(group, topic))
                 tables.append(b'{"consumeTps":%b,"offsetTable":%b}' % (rate, fastjson.object_keyed(entries)))
             parts.append(b"{%b:[%b]}" % (fastjson.dumps(group), b",".join(tables)))
         return request.answer(
             body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
-            % (fastjson.dumps(self._broker.address), b",".join(parts), total, inflight)
+            % (fastjson.dumps(self._addresses.broker), b",".join(parts), total, inflight)
         )
 
     def _is_ordered(self, topic: str) -> bool:
-        config = self._broker.topics.select(topic)
+        config = self._topics.select(topic)
         return config is not None and config.order
 
     def consume_time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return store times for each queue: of its first, its last and the group's last message: request 303."""
         header = request.read(consumer_headers.QueryConsumeTimeSpanRequestHeader)
         topic, group = header.topic, header.group
-        config = self._broker.topics.select(topic)
+        config = self._topics.select(topic)
         if config is None:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        now_ms, spans = self._broker.clock.now_ms(), []
+        now_ms, spans = self._clock.now_ms(), []
         for queue_id in self._queue_ids(topic, config.write_queue_nums):
-            first, until = self._broker.store.queue_of(topic, queue_id).bounds
-            place = max(first, self._broker.offsets.query(group, topic, queue_id))
+            first, until = self._store.queue_of(topic, queue_id).bounds
+            place = max(first, self._offsets.query(group, topic, queue_id))
             oldest = self._stored_at(topic, queue_id, first)
             waiting = self._stored_at(topic, queue_id, place)
             spans.append({
@@ -523,23 +544,23 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
 
     def _stored_at(self, topic: str, queue_id: int, offset: int) -> int:
-        first, until = self._broker.store.queue_of(topic, queue_id).bounds
+        first, until = self._store.queue_of(topic, queue_id).bounds
         if not first <= offset < until:
             return -1
-        stored: int = self._broker.store.queue_of(topic, queue_id).store_timestamp(offset)
+        stored: int = self._store.queue_of(topic, queue_id).store_timestamp(offset)
         return stored
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the groups that consume a topic: request 300."""
         topic = request.read(consumer_headers.QueryTopicConsumeByWhoRequestHeader).topic
-        groups = set(self._broker.consumers.groups_of(topic))
-        groups |= set(self._broker.offsets.groups_of(topic))
+        groups = set(self._consumers.groups_of(topic))
+        groups |= set(self._offsets.groups_of(topic))
         return request.answer(body=fastjson.dumps({"groupList": sorted(groups)}))
 
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the topics that a group has consumed: request 343."""
         group = request.read(consumer_headers.QueryTopicsByConsumerRequestHeader).group
-        names = self._broker.offsets.topics_of(group)
+        names = self._offsets.topics_of(group)
         return request.answer(body=fastjson.dumps({"topicList": names}))
 
     def subscription_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -547,17 +568,17 @@ class AdminTopicsProcessor:
         header = request.read(consumer_headers.QuerySubscriptionByConsumerRequestHeader)
         group, topic = header.group, header.topic or ""
         body: dict[str, Any] = {"group": group, "topic": topic}
-        info = self._broker.consumers.find(group)
+        info = self._consumers.find(group)
         if info is not None and topic in info.subscriptions:
             body["subscriptionData"] = info.subscriptions[topic].to_json()
         return request.answer(body=fastjson.dumps(body))
 
 
-def check_topic_name(broker: BrokerContext, name: str) -> None:
+def check_topic_name(topics: TopicConfigManager, name: str) -> None:
     """Raise RefusalError if a name is invalid or the name of a system topic."""
     if reason := validate_topic(name):
         raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
-    if broker.topics.is_system_topic(name):
+    if topics.is_system_topic(name):
         raise RefusalError(
             ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
 

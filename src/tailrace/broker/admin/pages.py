@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 import orjson
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.formats.requests.broker_headers import GetAllTopicConfigRequestHeader
 from tailrace.formats.requests.consumer_headers import GetAllSubscriptionGroupRequestHeader
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfigManager
 
 __all__ = ["groups_page", "page_of", "topics_page"]
 
@@ -46,10 +47,10 @@ def _same(known: str | None, version: dict[str, int]) -> bool:
 
 
 def topics_page(
-    broker: BrokerContext, header: GetAllTopicConfigRequestHeader
+    topics: TopicConfigManager, header: GetAllTopicConfigRequestHeader
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the fields and the body of the answer to request 21."""
-    mappings, found = broker.topics.mappings, broker.topics.to_json()
+    mappings, found = topics.mappings, topics.to_json()
     table = found["topicConfigTable"]
     page = page_of(table, header.topic_seq, header.max_topic_num, header.data_version, found["dataVersion"])
     return {"totalTopicNum": str(len(table))}, {
@@ -62,10 +63,10 @@ def topics_page(
 
 
 def groups_page(
-    broker: BrokerContext, header: GetAllSubscriptionGroupRequestHeader
+    groups: SubscriptionGroupManager, header: GetAllSubscriptionGroupRequestHeader
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the fields and the body of the answer to request 201."""
-    found = broker.groups.to_json()
+    found = groups.to_json()
     table = found["subscriptionGroupTable"]
     page = page_of(table, header.group_seq, header.max_group_num, header.data_version, found["dataVersion"])
     return {"totalGroupNum": str(len(table))}, {**found, "subscriptionGroupTable": page}

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import final
 
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.addresses import Addresses
+from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -23,6 +24,10 @@ from tailrace.formats.requests.broker_headers import (
     ResetMasterFlushOffsetHeader,
 )
 from tailrace.formats.timercheckpoint import TIMER_CHECKPOINT
+from tailrace.ha.replicas import Replicas
+from tailrace.ha.slave import Slave
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.addresses import host_of
 from tailrace.store.retention.min_offsets import encode_ended
@@ -34,10 +39,14 @@ __all__ = ["ReplicationProcessor"]
 class ReplicationProcessor:
     """Serves requests about the slaves of a master."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-        self._timers = broker.store.timer_services.messages
-        broker.replicas.follow_timers(lambda: None if self._timers is None else self._timers.checkpoint.fields)
+    def __init__(
+        self, store: MessageStore, config: BrokerConfig, addresses: Addresses, slave: Slave | None, replicas: Replicas,
+        order: ConsumerOrderInfoManager,
+    ) -> None:
+        self._store, self._config, self._addresses, self._slave = store, config, addresses, slave
+        self._replicas, self._order = replicas, order
+        self._timers = store.timer_services.messages
+        replicas.follow_timers(lambda: None if self._timers is None else self._timers.checkpoint.fields)
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -53,10 +62,9 @@ class ReplicationProcessor:
         """Return a timer checkpoint, in its form on the disk: request 60."""
         if self._timers is None:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "The timer message store is not enabled")
-        broker = self._broker
         # With brokerIP2 in another network a slave has another address at each of the two ports.
-        is_same = _host(broker.ha_address) == _host(broker.address)
-        found = broker.replicas.timer_checkpoint(channel.peer_ip if is_same else None)
+        is_same = _host(self._addresses.ha) == _host(self._addresses.broker)
+        found = self._replicas.timer_checkpoint(channel.peer_ip if is_same else None)
         if found is None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"no slave at {channel.peer_ip} is connected to the HA port and has the log "
@@ -74,37 +82,36 @@ class ReplicationProcessor:
 
         Any client may send it, so it never decides from where a slave copies.
         """
-        header, broker = request.read(ExchangeHAInfoHeader), self._broker
-        if broker.slave is not None:
+        header = request.read(ExchangeHAInfoHeader)
+        if self._slave is not None:
             if header.master_ha_address is None:
                 return request.answer()
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR,
-                f"broker {broker.config.broker_name} at {broker.address} is a slave that finds its master by "
+                f"broker {self._config.broker_name} at {self._addresses.broker} is a slave that finds its master by "
                 f"namesrvAddr or haMasterAddress, it does not take {header.master_ha_address[:100]} from a request")
         if header.master_ha_address is not None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR,
-                f"broker {broker.config.broker_name} at {broker.address} is a master, it does not copy from "
+                f"broker {self._config.broker_name} at {self._addresses.broker} is a master, it does not copy from "
                 f"{header.master_ha_address[:100]}")
-        if not broker.ha_address:
+        if not self._addresses.ha:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, "this broker has no port for slaves; set brokerRole or haListenPort")
         return request.answer(ext=ExchangeHAInfoHeader(
-            broker.ha_address, broker.replicas.opened_at, broker.address))
+            self._addresses.ha, self._replicas.opened_at, self._addresses.broker))
 
     def status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the state of each slave, or on a slave that of its connection, as an HARuntimeInfo: request 907."""
-        if self._broker.slave is not None:
-            return request.answer(body=fastjson.dumps(self._broker.slave.runtime_info()))
-        return request.answer(body=fastjson.dumps(self._broker.replicas.to_json()))
+        if self._slave is not None:
+            return request.answer(body=fastjson.dumps(self._slave.runtime_info()))
+        return request.answer(body=fastjson.dumps(self._replicas.to_json()))
 
     def slave_state(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return what a slave copies besides the requests of RocketMQ: request 329004."""
-        orders = self._broker.pop_orders
         return request.answer(body=fastjson.dumps({
-            **encode_ended(dict(self._broker.store.inner.lives.table)),
-            "consumerOrderInfo": {} if orders is None else orders.to_json()}))
+            **encode_ended(dict(self._store.inner.lives.table)),
+            "consumerOrderInfo": self._order.to_json()}))
 
     def reset_master_flush_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Answer success, because this setting of a slave has no effect on a master: request 908."""

@@ -10,15 +10,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import final
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.deletion import deleted_answer
 from tailrace.errors import RefusalError, StoreError, UnknownTopicError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import FreeBytesRequestHeader, PurgeTopicRequestHeader
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.executors import Executors
 from tailrace.requests.worker import RequestWorker
 
 __all__ = ["RetentionProcessor"]
@@ -28,10 +30,12 @@ __all__ = ["RetentionProcessor"]
 class RetentionProcessor:
     """Serves requests to delete. Requests that may take long run one at a time in a thread."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._store = broker.store
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, executors: Executors,
+    ) -> None:
+        self._store = store
         # A separate thread, because a purge waits for the dispatch and for files.
-        self.worker = RequestWorker(broker.loop, broker.executors.worker("retention"))
+        self.worker = RequestWorker(loop, executors.worker("retention"))
         self.clean_queues = self.worker.in_thread(self._clean_queues)
         self.free_bytes = self.worker.in_thread(self._free_bytes)
         self.purge_topic = self.worker.in_thread(self._purge_topic)

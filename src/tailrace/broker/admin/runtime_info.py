@@ -7,8 +7,11 @@ from itertools import zip_longest
 from typing import Any, Final, final
 
 from tailrace import __version__
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.statistics.broker_stats import BrokerStatsManager
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.env.clock import Clock
 from tailrace.formats.filenames import CONSUMEQUEUE
+from tailrace.node.message_store import MessageStore
 from tailrace.spellings import size_text
 from tailrace.store.append import PUT_LIMITS_MS
 from tailrace.store.log_paths import log_paths
@@ -38,14 +41,17 @@ _RATES: Final = ("putTps", "getFoundTps", "getMissTps", "getTransferredTps")
 class RuntimeInfo:
     """Returns statistics of the store and the broker under the names that admin tools read."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
+    def __init__(
+        self, clock: Clock, store: MessageStore, stats: BrokerStatsManager, traffic: Traffic, boot_ms: int,
+    ) -> None:
+        self._clock, self._store, self._stats, self._traffic = clock, store, stats, traffic
+        self._boot_ms = boot_ms
 
     def table(self) -> dict[str, str]:
         """Return all figures as text."""
-        broker, store = self._broker, self._broker.store
+        store = self._store
         stats = store.stats()
-        days = broker.stats.day_totals()
+        days = self._stats.day_totals()
         distribution = stats.get("putMessageDistributeTime", {})
         *logs, queues = measure(
             store.file_system, log_paths(store.config, store.path).all, f"{store.path}/{CONSUMEQUEUE}",
@@ -58,8 +64,8 @@ class RuntimeInfo:
             **{name: _rates(stats.get(name, ())) for name in _RATES},
             "getTotalTps": _rates(a + b for a, b in zip_longest(
                 stats.get("getFoundTps", ()), stats.get("getMissTps", ()), fillvalue=0.0)),
-            "bootTimestamp": broker.boot_ms, "startAcceptSendRequestTimeStamp": 0,
-            "runtime": _duration(broker.clock.now_ms() - broker.boot_ms),
+            "bootTimestamp": self._boot_ms, "startAcceptSendRequestTimeStamp": 0,
+            "runtime": _duration(self._clock.now_ms() - self._boot_ms),
             "earliestMessageTimeStamp": store.earliest_message_time(),
             "commitLogMinOffset": store.min_phy_offset, "commitLogMaxOffset": store.max_phy_offset,
             "dispatchMaxBuffer": 0, "remainHowManyDataToFlush": size_text(stats.get("flushBehindBytes", 0)),
@@ -67,7 +73,7 @@ class RuntimeInfo:
             "putMessageDistributeTime": "".join(f"[{k}]:{v} " for k, v in distribution.items()),
             "putLatency99": f"{_percentile(distribution.values(), 0.99):.2f}",
             "putLatency999": f"{_percentile(distribution.values(), 0.999):.2f}",
-            "getMessageEntireTimeMax": broker.traffic.get_time_max_ns // 1_000_000,
+            "getMessageEntireTimeMax": self._traffic.get_time_max_ns // 1_000_000,
             "pageCacheLockTimeMills": 0,
             "commitLogDiskRatio": _ratio(roomiest), "consumeQueueDiskRatio": _ratio(queues),
             "commitLogDirCapacity": f"Total : {size_text(roomiest.total)}, Free : {size_text(roomiest.usable)}.",

@@ -7,17 +7,18 @@ from typing import final
 from tailrace import events
 from tailrace.broker.admin.admin_topics import check_topic_name
 from tailrace.broker.admin.shapes import check_shape
-from tailrace.broker.core.context import BrokerContext
+from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import CreateTopicRequestHeader
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import Draft
+from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import TopicConfig
 from tailrace.node.topic_queue_mapping import TopicQueueMappingDetail
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.bodies import json_object
-from tailrace.requests.config_changes import Change
+from tailrace.requests.config_changes import Change, ConfigChanges
 from tailrace.requests.reply import Answer
 
 __all__ = ["StaticTopicsProcessor"]
@@ -29,8 +30,9 @@ _log = get_logger(__name__)
 class StaticTopicsProcessor:
     """Creates and changes topics together with the mapping of their logical queues."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
+    def __init__(self, store: MessageStore, config: BrokerConfig, changes: ConfigChanges) -> None:
+        self._store, self._config, self._changes = store, config, changes
+        self._topics = store.topics
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -38,14 +40,13 @@ class StaticTopicsProcessor:
 
     def update(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Create or change a topic and its mapping: request 513. Both are durable before the answer, or neither."""
-        broker = self._broker
-        if broker.store.read_only:
-            raise RefusalError(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
+        if self._store.read_only:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, self._store.read_only)
         header = request.read(CreateTopicRequestHeader)
         name = header.topic
-        check_topic_name(broker, name)
+        check_topic_name(self._topics, name)
         detail = self._mapping(request, name)
-        topics, mappings = broker.topics, broker.topics.mappings
+        topics, mappings = self._topics, self._topics.mappings
         config = TopicConfig(
             topic_name=name, read_queue_nums=header.read_queue_nums, write_queue_nums=header.write_queue_nums,
             perm=header.perm, topic_filter_type=header.topic_filter_type or "SINGLE_TAG",
@@ -68,7 +69,7 @@ class StaticTopicsProcessor:
                 _log, topic=name, epoch=detail.epoch, queues=detail.total_queues, led=len(detail.info()["currIdMap"]))
             return request.answer()
 
-        return broker.changes.apply(channel, request, [Change(topics, put, set_mapping, [name])], answer)
+        return self._changes.apply(channel, request, [Change(topics, put, set_mapping, [name])], answer)
 
     def _mapping(self, request: RemotingCommand, topic: str) -> TopicQueueMappingDetail:
         """Return the mapping in the body. Raises RefusalError if this broker cannot have it."""
@@ -76,12 +77,12 @@ class StaticTopicsProcessor:
             detail = TopicQueueMappingDetail.from_json(json_object(request), topic)
         except ValueError as error:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, f"the mapping of topic {topic}: {error}") from error
-        reason, own = "", self._broker.config.broker_name
+        reason, own = "", self._config.broker_name
         if detail.topic != topic:
             reason = f"the mapping is of topic {detail.topic[:255]}, the request of {topic}"
         elif detail.bname != own:
             reason = f"the mapping is of broker {detail.bname[:255]}, this one is {own}"
-        elif self._broker.topics.has_batch_queues(topic):
+        elif self._topics.has_batch_queues(topic):
             reason = f"topic {topic} has batch queues, which cannot be parts of logical queues"
         if reason:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)

@@ -8,7 +8,6 @@ connections, for example after a restart. Without users nothing is noted. Used o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -34,9 +33,9 @@ class _Owner:
 
 @final
 class ClientIds:
-    """The owners of client ids. ``control`` returns the check of requests, None if clients need no user."""
+    """The owners of client ids. ``control`` checks requests; None if clients need no user."""
 
-    def __init__(self, control: Callable[[], AccessControl | None]) -> None:
+    def __init__(self, control: AccessControl | None) -> None:
         self._control = control
         self._thread = ThreadOwner("ClientIds")
         self._owners: dict[str, _Owner] = {}
@@ -57,7 +56,7 @@ class ClientIds:
 
     def claim(self, channel: Channel, request: RemotingCommand, client_id: str) -> None:
         """Give a client id to the user that sent a request, until the connection closes. Raises RefusalError."""
-        if self._control() is not None:
+        if self._control is not None:
             self.claim_as(sender_of(request), request.code, channel, client_id)
 
     def claim_as(self, user: str, call: int | str, channel: Channel, client_id: str) -> None:
@@ -79,7 +78,7 @@ class ClientIds:
 
     def claim_for(self, holder: object, channel: Channel, request: RemotingCommand, client_id: str) -> None:
         """Give a client id to the user that sent a request, until ``holder`` releases it. Raises RefusalError."""
-        if self._control() is not None:
+        if self._control is not None:
             self.check(channel, request, client_id)
             self._hold(client_id, sender_of(request), holder)
 
@@ -103,7 +102,7 @@ class ClientIds:
 
     def refusal(self, address: str, call: int | str, user: str, client_id: str) -> RefusalError:
         """Count and log the use of another user's client id, and return the error to raise."""
-        control, remark = self._control(), f"client {client_id[:SHOWN_MAX]} is one of another user"
+        control, remark = self._control, f"client {client_id[:SHOWN_MAX]} is one of another user"
         assert control is not None, "without users no client id has an owner"
         return control.refusal(address, call, "permission", user, remark)
 

@@ -10,8 +10,7 @@ import asyncio
 from typing import Any, Final, final
 
 from tailrace import events
-from tailrace.broker.clients.client_manager import ClientInfo
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.clients.client_manager import ClientInfo, ConsumerManager
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError, RemotingError
 from tailrace.formats import fastjson
@@ -28,6 +27,7 @@ from tailrace.formats.requests.consumer_headers import (
 )
 from tailrace.logs import get_logger
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.executors import Executors
 from tailrace.requests.reply import Reply, ReplyTasks, as_it_is
 
 __all__ = ["ClientOffsetsProcessor", "push_reset"]
@@ -52,9 +52,11 @@ CPP: Final = LANGUAGES.index("CPP")
 class ClientOffsetsProcessor:
     """Collects the current offsets of the members of a group from the members."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-        self._tasks = ReplyTasks(broker.loop)
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, executors: Executors, consumers: ConsumerManager,
+    ) -> None:
+        self._executors, self._consumers = executors, consumers
+        self._tasks = ReplyTasks(loop)
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -64,7 +66,7 @@ class ClientOffsetsProcessor:
         """Return the offsets of a topic by client id: request 223. Consumers that do not answer are left out."""
         header = request.read(GetConsumerStatusRequestHeader)
         wanted = (header.client_addr or "").strip()
-        members = [m for m in _members(self._broker, header.group) if wanted in {"", m.client_id}]
+        members = [m for m in _members(self._consumers, header.group) if wanted in {"", m.client_id}]
         if not members and not wanted:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR,
@@ -96,7 +98,7 @@ class ClientOffsetsProcessor:
         try:
             answer = await member.channel.request(command, ASK_TIMEOUT_MS)
             if answer.code == ResponseCode.SUCCESS and answer.body:
-                return await self._broker.executors.background.run(_table_of, answer.body)
+                return await self._executors.background.run(_table_of, answer.body)
             reason: object = f"code {answer.code}"
         except (RemotingError, ValueError) as error:
             reason = error
@@ -105,21 +107,22 @@ class ClientOffsetsProcessor:
 
 
 def push_reset(
-    broker: BrokerContext, request: RemotingCommand, header: ResetOffsetRequestHeader, offsets: dict[int, int]
+    loop: asyncio.AbstractEventLoop, consumers: ConsumerManager, broker_name: str, request: RemotingCommand,
+    header: ResetOffsetRequestHeader, offsets: dict[int, int],
 ) -> None:
     """Send a reset to the members of a group (request 220); any thread may call this.
 
     Raises RefusalError if the group has no member, or has a member that does not support the request.
     """
-    members = _members(broker, header.group)
+    members = _members(consumers, header.group)
     if not members:
         raise RefusalError(
             ResponseCode.CONSUMER_NOT_ONLINE,
             f"Consumer not online, so can not reset offset, Group: {header.group} Topic: {header.topic} "
             f"Timestamp: {header.timestamp}")
-    name, queues = broker.config.broker_name, []
+    queues = []
     for queue_id, offset in offsets.items():
-        queues.append(({"brokerName": name, "queueId": queue_id, "topic": header.topic}, offset))
+        queues.append(({"brokerName": broker_name, "queueId": queue_id, "topic": header.topic}, offset))
     if request.language == CPP:
         body = fastjson.dumps({"offsetTable": [{**queue, "offset": offset} for queue, offset in queues]})
     else:
@@ -133,14 +136,14 @@ def push_reset(
                 member.channel.request_oneway(
                     RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, dict(ext), body, version=MQ_VERSION))
 
-    if broker.loop.is_running():
-        broker.loop.call_soon_threadsafe(send)
+    if loop.is_running():
+        loop.call_soon_threadsafe(send)
     else:
         send()
 
 
-def _members(broker: BrokerContext, group: str) -> list[ClientInfo]:
-    info = broker.consumers.find(group)
+def _members(consumers: ConsumerManager, group: str) -> list[ClientInfo]:
+    info = consumers.find(group)
     members = list(info.members.values()) if info is not None else []
     for member in members:
         if member.version < VERSION_V3_0_7:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.creations import Creations
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import ResponseCode
-from tailrace.node.subscription_group import SubscriptionGroupConfig
-from tailrace.node.topic_config import TopicConfig
+from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 
 __all__ = [
     "check_allowed", "check_queue", "consuming_group", "existing_topic", "no_group", "readable_topic",
 ]
 
 
-def existing_topic(broker: BrokerContext, topic: str) -> TopicConfig:
+def existing_topic(topics: TopicConfigManager, topic: str) -> TopicConfig:
     """Return a topic, which is not created if it is missing."""
-    config = broker.topics.select(topic)
+    config = topics.select(topic)
     if config is None:
         raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
     return config
@@ -33,10 +33,10 @@ def check_queue(
 
 
 def readable_topic(
-    broker: BrokerContext, topic: str, queue_id: int, what: str, *, or_all: bool = False
+    topics: TopicConfigManager, topic: str, queue_id: int, what: str, *, or_all: bool = False
 ) -> TopicConfig:
     """Return a topic after a check that it and its queue may be read; ``what`` names the request in the error."""
-    config = existing_topic(broker, topic)
+    config = existing_topic(topics, topic)
     if not config.readable:
         raise RefusalError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] {what} message is forbidden")
     check_queue(config, queue_id, or_all=or_all)
@@ -49,9 +49,9 @@ def no_group(group: str) -> RefusalError:
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist")
 
 
-def consuming_group(broker: BrokerContext, group: str) -> SubscriptionGroupConfig:
+def consuming_group(creations: Creations, group: str) -> SubscriptionGroupConfig:
     """Return a group that may consume. Raises MissingConfigError if the group has to be created first."""
-    config = broker.group(group)
+    config = creations.group(group)
     if config is None:
         raise no_group(group)
     if not config.consume_enable:
@@ -59,8 +59,8 @@ def consuming_group(broker: BrokerContext, group: str) -> SubscriptionGroupConfi
     return config
 
 
-def check_allowed(broker: BrokerContext, group: str, topic: str) -> None:
+def check_allowed(groups: SubscriptionGroupManager, group: str, topic: str) -> None:
     """Check that a group is not forbidden to read a topic."""
-    if broker.groups.is_read_forbidden(group, topic):
+    if groups.is_read_forbidden(group, topic):
         raise RefusalError(
             ResponseCode.NO_PERMISSION, f"the consumer group[{group}] is forbidden for topic[{topic}]")

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar, final
 
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.statistics.pop_metrics import PopMetrics
 from tailrace.env.pauses import in_steps, no_pause
 from tailrace.formats.lite import parent_of
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
 from tailrace.store.queue_reader import QueueReader
 
-__all__ = ["Lag", "QueueLag", "lag_of", "queue_lags", "sums"]
+__all__ = ["ConsumerLags", "Lag", "QueueLag"]
 
 STEP: Final = 128
 """Queues between two pauses, which take 1 to 2 ms."""
@@ -70,49 +72,54 @@ class Lag:
 _Lag = TypeVar("_Lag", bound=Lag)
 
 
-def lag_of(broker: BrokerContext, group: str, queue: QueueReader, consumed: int) -> QueueLag:
-    """Return the lag of a group that has committed the offset ``consumed`` of a queue; -1 if it has committed none.
+@final
+class ConsumerLags:
+    """What groups have not consumed. Any thread may use it."""
 
-    An offset before the first message counts as that of the first message: messages have expired, or the offset
-    is one of a topic that was deleted and made again. An offset after the end counts as the end.
-    """
-    topic, queue_id = queue.topic, queue.queue_id
-    low, until = queue.bounds
-    at = min(max(consumed, low), until)
-    popped = broker.pop_metrics.in_flight(topic, group, queue_id)
-    handed_out = min(max(at, broker.offsets.query_pull(group, topic, queue_id)), until)
-    return QueueLag(topic, group, queue_id, at, max(at - popped, 0) if popped else at, handed_out, until)
+    def __init__(self, store: MessageStore, offsets: ConsumerOffsetManager, pop_metrics: PopMetrics) -> None:
+        self._store, self._offsets, self._pop_metrics = store, offsets, pop_metrics
 
+    def of(self, group: str, queue: QueueReader, consumed: int) -> QueueLag:
+        """Return the lag of a group that has committed the offset ``consumed`` of a queue; -1 if it has committed none.
 
-def queue_lags(
-    broker: BrokerContext, entries: Iterable[tuple[str, str, int, int]] | None = None,
-    pause: Callable[[], None] = no_pause, step: int = STEP,
-) -> Iterator[QueueLag]:
-    """Yield the lag of each group on each queue that it has consumed and whose topic still exists.
+        An offset before the first message counts as that of the first message: messages have expired, or the offset
+        is one of a topic that was deleted and made again. An offset after the end counts as the end.
+        """
+        topic, queue_id = queue.topic, queue.queue_id
+        low, until = queue.bounds
+        at = min(max(consumed, low), until)
+        popped = self._pop_metrics.in_flight(topic, group, queue_id)
+        handed_out = min(max(at, self._offsets.query_pull(group, topic, queue_id)), until)
+        return QueueLag(topic, group, queue_id, at, max(at - popped, 0) if popped else at, handed_out, until)
 
-    ``entries`` are those of the committed offsets; None means all. ``pause`` is called after each ``step`` queues.
-    """
-    for entry in in_steps(broker.offsets.entries() if entries is None else entries, step, pause):
-        topic, group, queue_id, consumed = entry
-        config = broker.topics.select(topic)
-        if config is None or consumed < 0:
-            continue
-        queue = broker.store.queue_of(topic, queue_id)
-        # A queue that the topic has lost counts while it holds messages.
-        if 0 <= queue_id < config.read_queue_nums or queue.max:
-            yield lag_of(broker, group, queue, consumed)
+    def queues(
+        self, entries: Iterable[tuple[str, str, int, int]] | None = None, pause: Callable[[], None] = no_pause,
+        step: int = STEP,
+    ) -> Iterator[QueueLag]:
+        """Yield the lag of each group on each queue that it has consumed and whose topic still exists.
 
+        ``entries`` are those of the committed offsets; None means all. ``pause`` is called after each ``step`` queues.
+        """
+        for entry in in_steps(self._offsets.entries() if entries is None else entries, step, pause):
+            topic, group, queue_id, consumed = entry
+            config = self._store.topics.select(topic)
+            if config is None or consumed < 0:
+                continue
+            queue = self._store.queue_of(topic, queue_id)
+            # A queue that the topic has lost counts while it holds messages.
+            if 0 <= queue_id < config.read_queue_nums or queue.max:
+                yield self.of(group, queue, consumed)
 
-def sums(
-    broker: BrokerContext, make: Callable[[], _Lag], pause: Callable[[], None] = no_pause, step: int = STEP
-) -> dict[tuple[str, str], _Lag]:
-    """Return the lag of each group on each topic that it has consumed and that still exists.
+    def sums(
+        self, make: Callable[[], _Lag], pause: Callable[[], None] = no_pause, step: int = STEP
+    ) -> dict[tuple[str, str], _Lag]:
+        """Return the lag of each group on each topic that it has consumed and that still exists.
 
-    ``make`` returns the sum of no queues; for ``pause`` and ``step`` see `queue_lags`.
-    """
-    found: dict[tuple[str, str], _Lag] = {}
-    for queue in queue_lags(broker, pause=pause, step=step):
-        if (lag := found.get(queue.pair)) is None:
-            lag = found[queue.pair] = make()
-        lag.count(queue)
-    return found
+        ``make`` returns the sum of no queues; for ``pause`` and ``step`` see `queues`.
+        """
+        found: dict[tuple[str, str], _Lag] = {}
+        for queue in self.queues(pause=pause, step=step):
+            if (lag := found.get(queue.pair)) is None:
+                lag = found[queue.pair] = make()
+            lag.count(queue)
+        return found

@@ -10,20 +10,20 @@ kept in memory only, for their TTL and a little longer. Used on the event loop o
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple, final
+from typing import Final, NamedTuple, final
 
 from tailrace.auth.accesses import TOPIC, Access
 from tailrace.auth.check import AccessControl
-from tailrace.config import whole_number
+from tailrace.broker.clients.connected import ConnectedClients
+from tailrace.broker.core.name_servers import NameServers
+from tailrace.config import BrokerConfig, whole_number
+from tailrace.env.clock import Clock
 from tailrace.env.owner import ThreadOwner
 from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.names import CORRELATION_ID, REPLY_TO_CLIENT, TTL
 from tailrace.formats.remoting import RemotingCommand, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.remoting import Channel
-
-if TYPE_CHECKING:
-    from tailrace.broker.core.context import BrokerContext
 
 __all__ = ["AskedQuestions"]
 
@@ -46,8 +46,10 @@ class _Question(NamedTuple):
 class AskedQuestions:
     """The latest questions of each user, by client id and correlation id."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
+    def __init__(
+        self, clock: Clock, config: BrokerConfig, clients: ConnectedClients, name_servers: NameServers,
+    ) -> None:
+        self._clock, self._config, self._clients, self._name_servers = clock, config, clients, name_servers
         self._owner = ThreadOwner("AskedQuestions")
         self._of_user: dict[str, OrderedDict[tuple[str, str], _Question]] = {}
 
@@ -61,11 +63,11 @@ class AskedQuestions:
         client_id, correlation = found.get(REPLY_TO_CLIENT, ""), found.get(CORRELATION_ID, "")
         if not client_id:
             return
-        self._broker.client_ids.check(channel, request, client_id)
+        self._clients.ids.check(channel, request, client_id)
         ttl_ms = whole_number(found.get(TTL, ""))
         if ttl_ms is None or len(client_id) > CLIENT_ID_MAX or len(correlation) > CORRELATION_MAX:
             return
-        now = self._broker.clock.now_ms()
+        now = self._clock.now_ms()
         mine = self._of_user.setdefault(sender_of(request), OrderedDict())
         mine[client_id, correlation] = _Question(topic, now + min(max(0, ttl_ms), TTL_MAX_MS) + GRACE_MS)
         mine.move_to_end((client_id, correlation))
@@ -75,7 +77,7 @@ class AskedQuestions:
     def expire(self) -> None:
         """Forget the questions whose time is over."""
         self._owner.check()
-        now = self._broker.clock.now_ms()
+        now = self._clock.now_ms()
         for user, mine in list(self._of_user.items()):
             for key in [key for key, question in mine.items() if question.until_ms < now]:
                 del mine[key]
@@ -92,7 +94,7 @@ class AskedQuestions:
         user, client_id = sender_of(request), properties[REPLY_TO_CLIENT]
         if control.needs_no_permission(request):
             return
-        owner = self._broker.client_ids.user_of(client_id)
+        owner = self._clients.ids.user_of(client_id)
         if owner is not None and (owner == user or self._may_reply(control, channel, user, owner, properties)):
             return
         raise control.refusal(
@@ -106,14 +108,14 @@ class AskedQuestions:
         client_id = properties[REPLY_TO_CLIENT]
         questions = self._of_user.get(owner)
         question = None if questions is None else questions.get((client_id, properties.get(CORRELATION_ID, "")))
-        if question is not None and question.until_ms >= self._broker.clock.now_ms():
+        if question is not None and question.until_ms >= self._clock.now_ms():
             return control.permits(user, channel.peer_ip, Access(TOPIC, question.topic, Action.SUB))
-        producer = self._broker.producers.find_channel(client_id)
+        producer = self._clients.producers.find_channel(client_id)
         return producer is not None and self._has_other_brokers() and control.share_topic(
             owner, producer.peer_ip, user, channel.peer_ip)
 
     def _has_other_brokers(self) -> bool:
         """Return whether another broker may have stored a question of a client of this one."""
-        broker = self._broker
-        route = broker.route(f"{broker.config.broker_cluster_name}_REPLY_TOPIC") or {}
-        return bool(broker.registrations()) or len({data["brokerName"] for data in route.get("queueDatas", ())}) > 1
+        route = self._name_servers.route(f"{self._config.broker_cluster_name}_REPLY_TOPIC") or {}
+        names = {data["brokerName"] for data in route.get("queueDatas", ())}
+        return bool(self._name_servers.states()) or len(names) > 1

@@ -15,7 +15,6 @@ keep them from creating one. A user may also have a quota; topics and groups tha
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
 
 from tailrace.auth.accesses import GROUP, TOPIC, Access
@@ -26,10 +25,10 @@ from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PRE
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.node.config_manager import Draft
-from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.remoting import Channel
-from tailrace.requests.config_changes import Change
+from tailrace.requests.config_changes import Change, MissingConfigError
 
 __all__ = ["Creations"]
 
@@ -51,23 +50,51 @@ class _Bounds(NamedTuple):
 
 @final
 class Creations:
-    """Checks what requests create. ``control`` returns None without users, who may then create everything.
+    """Topics and groups that requests create. ``control`` is None without users, who may then create everything.
 
-    Used on the event loop only.
+    Used on the event loop only, except `topic` and `group`.
     """
 
     def __init__(
         self, topics: TopicConfigManager, groups: SubscriptionGroupManager, config: BrokerConfig,
-        control: Callable[[], AccessControl | None],
+        control: AccessControl | None,
     ) -> None:
-        self._topics, self._groups, self._config, self._control = topics, groups, config, control
+        self.topics, self.groups = topics, groups
+        self._config, self._control = config, control
+
+    def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a group; None if it does not exist and may not be created by a consumer.
+
+        Raises MissingConfigError if it has to be created first.
+        """
+        group = self.groups.select(name)
+        if group is None and self.groups.may_create(name):
+            raise MissingConfigError(Change(
+                self.groups, self.groups.creation(SubscriptionGroupConfig(group_name=name)), creates=(name,)))
+        return group
+
+    def topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
+        """Return a topic of the broker's own, such as a retry topic.
+
+        Raises MissingConfigError if it has to be created first.
+        """
+        topic = self.topics.select(name)
+        if topic is None:
+            raise MissingConfigError(self.topic_creation(name, queue_nums, sys_flag))
+        return topic
+
+    def topic_creation(self, name: str, queue_nums: int, sys_flag: int = 0) -> Change:
+        """Return the change that creates a topic if it is missing."""
+        return Change(self.topics, self.topics.creation(TopicConfig(
+            topic_name=name, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
+            topic_sys_flag=sys_flag)), creates=(name,))
 
     def check(self, channel: Channel, request: RemotingCommand, change: Change) -> None:
         """Raise RefusalError if a user may not create the topics or groups that a request lacks."""
         for name in change.creates:
-            kind = TOPIC if change.manager is self._topics else GROUP
+            kind = TOPIC if change.manager is self.topics else GROUP
             if self._is_missing(kind, name) and not self._may_create(channel, request, kind, name):
-                control = self._control()
+                control = self._control
                 assert control is not None, "without users everything may be created"
                 user, access = sender_of(request), Access(kind, name, Action.CREATE)
                 raise control.refusal(
@@ -86,11 +113,11 @@ class Creations:
             edit=lambda draft: _edited(draft, change, bounds))
 
     def _is_missing(self, kind: str, name: str) -> bool:
-        table = self._topics if kind == TOPIC else self._groups
+        table = self.topics if kind == TOPIC else self.groups
         return table.select(name) is None
 
     def _may_create(self, channel: Channel, request: RemotingCommand, kind: str, name: str) -> bool:
-        control = self._control()
+        control = self._control
         if control is None or not control.config.auto_create_needs_permission or control.needs_no_permission(request):
             return True
         if kind == TOPIC:
@@ -103,14 +130,14 @@ class Creations:
             kind == GROUP and control.permits_by_name(user, address, Access(GROUP, name, Action.SUB)))
 
     def _bounds(self, request: RemotingCommand, change: Change) -> _Bounds | None:
-        control = self._control()
+        control = self._control
         if control is None or not change.creates or control.needs_no_permission(request):
             return None
         settings, config, user = control.config, self._config, sender_of(request)
-        if change.manager is self._topics:
+        if change.manager is self.topics:
             most, setting = config.max_topics, "maxTopics"
             what, quota, quota_setting = "topics", settings.max_topics_of_user, "maxTopicsOfUser"
-        elif change.manager is self._groups:
+        elif change.manager is self.groups:
             most, setting = config.max_subscription_groups, "maxSubscriptionGroups"
             what, quota, quota_setting = "consumer groups", settings.max_groups_of_user, "maxGroupsOfUser"
         else:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, final
+from typing import final
 
+from tailrace.broker.statistics.pop_metrics import PopMetrics
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.broker.transactions.service import TransactionService
 from tailrace.env.pauses import in_steps, pause
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.deletion import STEP, Deleted, GroupState, StateFiles
 from tailrace.node.message_request_mode import MessageRequestModeManager
-
-if TYPE_CHECKING:
-    from tailrace.broker.core.context import BrokerContext
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
 
 __all__ = ["BrokerState", "deleted_answer"]
 
@@ -23,10 +27,14 @@ __all__ = ["BrokerState", "deleted_answer"]
 class BrokerState(GroupState):
     """The state of groups in the memory of a broker, and in the files that it does not have open."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-        self._unused = StateFiles(broker.store.file_system, broker.store.config_dir, (broker.offsets.other_file,))
-        self.modes = MessageRequestModeManager(broker.store.file_system, broker.store.config_dir)
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager, traffic: Traffic, pop_metrics: PopMetrics, transactions: TransactionService,
+    ) -> None:
+        self._loop, self._store, self._groups, self._offsets = loop, store, groups, offsets
+        self._traffic, self._pop_metrics, self._transactions = traffic, pop_metrics, transactions
+        self._unused = StateFiles(store.file_system, store.config_dir, (offsets.other_file,))
+        self.modes = MessageRequestModeManager(store.file_system, store.config_dir)
         """Request modes of groups."""
         self.modes.load()
         self.on_loop: list[Callable[[set[str], set[str]], None]] = []
@@ -38,15 +46,15 @@ class BrokerState(GroupState):
 
     def groups(self) -> set[str]:
         """Return the names of all groups that have a configuration or offsets."""
-        pairs = in_steps(self._broker.offsets.pairs(), STEP, self.pause)
-        return {*list(self._broker.groups.table), *(group for _, group in pairs)}
+        pairs = in_steps(self._offsets.pairs(), STEP, self.pause)
+        return {*list(self._groups.table), *(group for _, group in pairs)}
 
     def forget(self, topics: set[str], also: Callable[[], None]) -> None:
         """Forget offsets and request modes of topics."""
         def files() -> None:
             self._unused.forget(topics, also)
 
-        self._broker.offsets.remove_topics(
+        self._offsets.remove_topics(
             topics, lambda: self.modes.forget(lambda topic, _: topic in topics, files))
 
     def forgotten(self, topics: set[str]) -> None:
@@ -58,29 +66,27 @@ class BrokerState(GroupState):
 
         Each state file is written once. Raises OSError or FatalStorageError; then nothing is deleted.
         """
-        broker = self._broker
 
         def configuration() -> None:
-            broker.groups.delete(
-                *groups, also=partial(broker.offsets.remove_groups, offsets) if offsets else None)
+            self._groups.delete(
+                *groups, also=partial(self._offsets.remove_groups, offsets) if offsets else None)
 
-        done = broker.store.deletion.delete_groups(
+        done = self._store.deletion.delete_groups(
             groups, lambda: self.modes.forget(lambda _, name: name in groups, configuration))
         self._forget(set(), groups)
         return done
 
     def _forget(self, topics: set[str], groups: set[str]) -> None:
-        broker = self._broker
-        broker.traffic.forget_deleted(topics, groups)
-        broker.pop_metrics.forget_deleted(topics, groups)
+        self._traffic.forget_deleted(topics, groups)
+        self._pop_metrics.forget_deleted(topics, groups)
 
         def forget() -> None:
-            broker.transactions.metrics.forget(topics)
+            self._transactions.metrics.forget(topics)
             for function in self.on_loop:
                 function(topics, groups)
 
         with contextlib.suppress(RuntimeError):  # the loop has been closed
-            broker.loop.call_soon_threadsafe(forget)
+            self._loop.call_soon_threadsafe(forget)
 
 
 def deleted_answer(request: RemotingCommand, done: Deleted, kept_offsets: str = "") -> RemotingCommand:

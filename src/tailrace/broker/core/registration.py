@@ -15,8 +15,9 @@ from collections.abc import Callable
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.listeners import Address, is_own_address
+from tailrace.config import BrokerConfig
 from tailrace.env.supervision import supervised
 from tailrace.errors import ConfigError, RemotingError, StoreError
 from tailrace.formats import fastjson
@@ -28,11 +29,12 @@ from tailrace.formats.requests.name_server_headers import (
 )
 from tailrace.ha.members import ASK_MS, members_in
 from tailrace.logs import get_logger
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.client import RemotingClient, split_address
+from tailrace.requests.executors import BoundedExecutor
 
-__all__ = [
-    "Registration", "members_elsewhere", "name_server_addresses", "refuse_second_broker", "registered_elsewhere"]
+__all__ = ["BrokerGroup", "Registration", "name_server_addresses", "registered_elsewhere"]
 
 _log = get_logger(__name__)
 
@@ -64,50 +66,54 @@ def registered_elsewhere(text: str, own: str) -> list[str]:
         if own_place is None or port != own_place[1] or not is_own_address(host)]
 
 
-async def refuse_second_broker(broker: BrokerContext, addresses: list[str]) -> None:
-    """Raise StoreError if another broker that answers has the name and the id of this one at a name server.
+@final
+class BrokerGroup:
+    """The brokers with the name of this one, as name servers of other processes know them."""
 
-    Both would register there in turn: producers would send now to the one and now to the other, and two logs of one
-    name would grow (H40). A name server that does not answer cannot say so, and is left out.
-    """
-    config, client = broker.config, broker.outgoing()
-    try:
-        for address in addresses:
-            if other := await _same_broker(broker, client, address):
-                raise StoreError(
-                    f"broker {config.broker_name} with brokerId={config.broker_id} is {other} at name server "
-                    f"{address}, and it answers; stop it first, or give this one another brokerName")
-    finally:
-        await client.close()
+    def __init__(self, config: BrokerConfig, own: Addresses, outgoing: Callable[[], RemotingClient]) -> None:
+        self._config, self._own, self._outgoing = config, own, outgoing
 
+    async def refuse_second(self, name_servers: list[str]) -> None:
+        """Raise StoreError if another broker that answers has the name and the id of this one at a name server.
 
-async def _same_broker(broker: BrokerContext, client: RemotingClient, name_server: str) -> str:
-    """Return the address of another broker with this name and id that answers; empty without one."""
-    other = (await _members(broker, client, name_server)).get(broker.config.broker_id, "")
-    if not other or other == broker.address:
-        return ""
-    try:
-        await client.invoke(other, RequestCode.GET_BROKER_RUNTIME_INFO, {}, timeout_ms=ASK_MS)  # any answer will do
-    except (RemotingError, OSError, ValueError):
-        return ""
-    return other
+        Both would register there in turn: producers would send now to the one and now to the other, and two logs of one
+        name would grow (H40). A name server that does not answer cannot say so, and is left out.
+        """
+        config, client = self._config, self._outgoing()
+        try:
+            for address in name_servers:
+                if other := await self._same_broker(client, address):
+                    raise StoreError(
+                        f"broker {config.broker_name} with brokerId={config.broker_id} is {other} at name server "
+                        f"{address}, and it answers; stop it first, or give this one another brokerName")
+        finally:
+            await client.close()
 
+    async def _same_broker(self, client: RemotingClient, name_server: str) -> str:
+        """Return the address of another broker with this name and id that answers; empty without one."""
+        other = (await self._members(client, name_server)).get(self._config.broker_id, "")
+        if not other or other == self._own.broker:
+            return ""
+        try:  # any answer will do
+            await client.invoke(other, RequestCode.GET_BROKER_RUNTIME_INFO, {}, timeout_ms=ASK_MS)
+        except (RemotingError, OSError, ValueError):
+            return ""
+        return other
 
-async def _members(broker: BrokerContext, client: RemotingClient, name_server: str) -> dict[int, str]:
-    """Return the brokers of this name at a name server, by id; none if it does not answer."""
-    header = GetBrokerMemberGroupRequestHeader(broker.config.broker_cluster_name, broker.config.broker_name)
-    try:
-        answer = await client.invoke(
-            name_server, RequestCode.GET_BROKER_MEMBER_GROUP, header.to_ext(), timeout_ms=ASK_MS)
-        return members_in(answer.body) if answer.code == ResponseCode.SUCCESS else {}
-    except (RemotingError, OSError, ValueError):
-        return {}
+    async def _members(self, client: RemotingClient, name_server: str) -> dict[int, str]:
+        """Return the brokers of this name at a name server, by id; none if it does not answer."""
+        header = GetBrokerMemberGroupRequestHeader(self._config.broker_cluster_name, self._config.broker_name)
+        try:
+            answer = await client.invoke(
+                name_server, RequestCode.GET_BROKER_MEMBER_GROUP, header.to_ext(), timeout_ms=ASK_MS)
+            return members_in(answer.body) if answer.code == ResponseCode.SUCCESS else {}
+        except (RemotingError, OSError, ValueError):
+            return {}
 
-
-async def members_elsewhere(broker: BrokerContext, client: RemotingClient, addresses: list[str]) -> list[str]:
-    """Return the addresses of the other brokers of this name, as the name servers at ``addresses`` know them."""
-    found = await asyncio.gather(*(_members(broker, client, address) for address in addresses))
-    return sorted({one for table in found for one in table.values()} - {broker.address})
+    async def others(self, client: RemotingClient, name_servers: list[str]) -> list[str]:
+        """Return the addresses of the other brokers of this name, as the name servers know them."""
+        found = await asyncio.gather(*(self._members(client, address) for address in name_servers))
+        return sorted({one for table in found for one in table.values()} - {self._own.broker})
 
 
 @final
@@ -118,12 +124,13 @@ class Registration:
     """
 
     def __init__(
-        self, broker: BrokerContext, addresses: list[str], on_master: Callable[[str, str], None] | None = None,
+        self, loop: asyncio.AbstractEventLoop, config: BrokerConfig, topics: TopicConfigManager, own: Addresses,
+        outgoing: Callable[[], RemotingClient], background: BoundedExecutor, addresses: list[str],
+        on_master: Callable[[str, str], None] | None = None,
     ) -> None:
-        self._on_master = on_master
-        self._broker = broker
-        self._addresses = addresses
-        self._client = broker.outgoing()
+        self._on_master, self._loop, self._config, self._topics = on_master, loop, config, topics
+        self._own, self._background, self._addresses = own, background, addresses
+        self._client = outgoing()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._state: dict[str, str] = {}
@@ -134,13 +141,13 @@ class Registration:
 
     def start(self) -> None:
         """Start to register: immediately, periodically, and after changes of topics."""
-        loop = self._broker.loop
+        loop = self._loop
 
         def changed() -> None:  # in any thread
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the broker with it
                 loop.call_soon_threadsafe(self._changed.set)
 
-        self._broker.topics.on_change(changed)
+        self._topics.on_change(changed)
         self._task = loop.create_task(supervised("Registration", self._step))
 
     async def stop(self) -> None:
@@ -158,28 +165,28 @@ class Registration:
     async def _step(self) -> None:
         """Register at all name servers, and return when the next registration is due."""
         self._changed.clear()
-        body = await self._broker.executors.background.run(self._body)
+        body = await self._background.run(self._body)
         await asyncio.gather(*(self._register(address, body) for address in self._addresses))
         await asyncio.sleep(REST_S)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._broker.config.register_name_server_period / 1000):
+            async with asyncio.timeout(self._config.register_name_server_period / 1000):
                 await self._changed.wait()
 
     def _body(self) -> bytes:
         """Return a RegisterBrokerBody with every topic."""
-        mappings = self._broker.topics.mappings
+        mappings = self._topics.mappings
         return fastjson.dumps_large({
             "filterServerList": [],
             "topicConfigSerializeWrapper": {
-                **self._broker.topics.to_json(),
+                **self._topics.to_json(),
                 "mappingDataVersion": mappings.data_version.to_json(), "topicQueueMappingDetailMap": {},
                 "topicQueueMappingInfoMap": {
                     topic: detail.info() for topic, detail in list(mappings.table.items())}}})
 
     async def _register(self, address: str, body: bytes) -> None:
-        config = self._broker.config
+        config = self._config
         header = RegisterBrokerRequestHeader(
-            config.broker_name, self._broker.address, config.broker_cluster_name, self._broker.ha_address,
+            config.broker_name, self._own.broker, config.broker_cluster_name, self._own.ha,
             config.broker_id,
             enable_acting_master=False, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
         try:
@@ -196,12 +203,12 @@ class Registration:
         if reason and reason != before:
             events.CANNOT_REGISTER_AT_A_NAME_SERVER.log(_log, address=address, reason=reason)
         elif not reason and before != "":
-            events.REGISTERED_AT_A_NAME_SERVER.log(_log, address=address, broker=self._broker.address)
+            events.REGISTERED_AT_A_NAME_SERVER.log(_log, address=address, broker=self._own.broker)
 
     async def _unregister(self, address: str) -> None:
-        config = self._broker.config
+        config = self._config
         header = UnRegisterBrokerRequestHeader(
-            config.broker_name, self._broker.address, config.broker_cluster_name, config.broker_id)
+            config.broker_name, self._own.broker, config.broker_cluster_name, config.broker_id)
         try:
             await self._client.invoke(
                 address, RequestCode.UNREGISTER_BROKER, header.to_ext(), timeout_ms=UNREGISTER_TIMEOUT_MS)

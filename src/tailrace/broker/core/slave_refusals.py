@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.remoting import RequestCode as Code
+from tailrace.ha.slave import Slave
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["SlaveRefusals", "refuse_on_slave"]
@@ -28,9 +28,9 @@ _CHANGE: Final = (
     "Can't modify topic or subscription group from slave broker, please execute it from master broker.")
 
 
-def refuse_on_slave(broker: BrokerContext) -> None:
+def refuse_on_slave(slave: Slave | None) -> None:
     """Raise RefusalError if the broker is a slave, which can write no checkpoint of a pop."""
-    if broker.slave is not None:
+    if slave is not None:
         raise RefusalError(ResponseCode.SYSTEM_BUSY, _REJECTED)
 
 

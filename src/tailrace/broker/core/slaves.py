@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.listeners import Listeners, why_not_listening
-from tailrace.config import BrokerRole, StoreConfig
+from tailrace.broker.core.name_servers import NameServers
+from tailrace.config import BrokerConfig, BrokerRole, StoreConfig
+from tailrace.env.clock import Clock
 from tailrace.ha.comparison import Compared, Verdict, compare
 from tailrace.ha.log_gaps import log_gaps
 from tailrace.ha.members import GroupMembers, allowed_hosts
 from tailrace.ha.metadata_copy import MetadataCopy, Tables
+from tailrace.ha.replicas import Replicas
 from tailrace.ha.sender import HaSender
 from tailrace.ha.slave import Slave
 from tailrace.ha.slave_topics import SlaveTopics
-from tailrace.ha.user_copy import AccessTables
 from tailrace.logs import get_logger
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting.addresses import address_text, host_of
 from tailrace.remoting.client import RemotingClient
+from tailrace.requests.executors import BoundedExecutor, Executors
 
 __all__ = ["SlavePort", "SlaveServices", "has_slave_port"]
 
@@ -40,23 +44,23 @@ def has_slave_port(config: StoreConfig) -> bool:
 
 @final
 class SlavePort:
-    """Listens for slaves of ``broker``. ``address`` is empty until `start`, and then the one that slaves get."""
+    """Listens for slaves. ``addresses`` gets the address for them in `start`."""
 
     def __init__(
-        self, broker: BrokerContext, listeners: Listeners, local: Callable[[], Mapping[int, str]],
-        name_servers: Callable[[], Iterable[str]],
+        self, clock: Clock, store: MessageStore, config: BrokerConfig, executors: Executors, addresses: Addresses,
+        name_servers: NameServers, outgoing: Callable[[], RemotingClient], replicas: Replicas, listeners: Listeners,
     ) -> None:
-        """``local`` and ``name_servers`` are those of `GroupMembers`. Raises ConfigError for invalid hosts."""
-        self.address = ""
-        self._broker, self._listeners = broker, listeners
-        config = broker.config
+        """Raises ConfigError for invalid hosts."""
+        self._store, self._config, self._addresses, self._outgoing = store, config, addresses, outgoing
+        self._replicas, self._listeners = replicas, listeners
+        self._run = executors.background.run
         self._members = GroupMembers(
-            config.broker_cluster_name, config.broker_name, allowed_hosts(broker.store.config.ha_allowed_hosts),
-            own=lambda: broker.address, local=local, name_servers=name_servers, outgoing=broker.outgoing)
+            config.broker_cluster_name, config.broker_name, allowed_hosts(store.config.ha_allowed_hosts),
+            own=lambda: addresses.broker, local=name_servers.members, name_servers=name_servers.states,
+            outgoing=outgoing)
         self._client: RemotingClient | None = None
         self._sender = HaSender(
-            broker.clock, broker.store.inner, broker.replicas, listeners.acceptor, self._members.connections_of,
-            self._broker.executors.background.run, self._compare)
+            clock, store.inner, replicas, listeners.acceptor, self._members.connections_of, self._run, self._compare)
         self.tick = self._sender.tick
 
     async def _compare(self, host: str, until: int) -> Compared:
@@ -65,15 +69,14 @@ class SlavePort:
         if not addresses:
             return Compared(Verdict.NOT_COMPARED, -1, "the address of its broker is unknown")
         if self._client is None:
-            self._client = self._broker.outgoing()
+            self._client = self._outgoing()
         return await compare(
-            self._broker.store.inner.commit_log.queue, until, addresses, self._client,
-            self._broker.executors.background.run)
+            self._store.inner.commit_log.queue, until, addresses, self._client, self._run)
 
     async def start(self) -> None:
         """Listen on ``brokerIP2``, or where the broker listens. Raises OSError that names the setting."""
-        store, listeners = self._broker.store.config, self._listeners
-        host = host_of(self._broker.config.broker_ip2)
+        store, listeners = self._store.config, self._listeners
+        host = host_of(self._config.broker_ip2)
         port = store.ha_listen_port or (
             0 if listeners.took_any_port else listeners.port % LAST_PORT + PORT_DISTANCE)
         try:
@@ -83,22 +86,21 @@ class SlavePort:
             raise OSError(
                 error.errno, f"cannot listen on {place} for slaves (brokerIP2 and haListenPort): "
                 f"{why_not_listening(error, port)}") from error
-        self.address = address_text(host or listeners.advertised, taken[1])
+        self._addresses.ha = address_text(host or listeners.advertised, taken[1])
         events.HA_PORT_OPEN.log(
-            _log, address=self.address, role=store.broker_role.value, needed=store.replicas_needed)
+            _log, address=self._addresses.ha, role=store.broker_role.value, needed=store.replicas_needed)
         await self._name_gaps()
         if store.broker_role is BrokerRole.SYNC_MASTER and store.replicas_needed < 2:
             events.ONE_REPLICA_IS_ENOUGH.log(_log, role=store.broker_role.value)
 
     async def _name_gaps(self) -> None:
         """Say where slaves stop because of damage that a recovery has stepped over."""
-        broker = self._broker
         try:
-            gaps = await broker.executors.background.run(partial(log_gaps, broker.store.inner))
+            gaps = await self._run(partial(log_gaps, self._store.inner))
         except OSError as error:
             events.GAPS_OF_THE_LOG_ARE_NOT_KNOWN.log(_log, cause=error)
             return
-        broker.replicas.gaps = gaps
+        self._replicas.gaps = gaps
         if gaps:
             events.THE_LOG_HAS_GAPS.log(_log, phy_offset=gaps[0], count=len(gaps))
 
@@ -114,19 +116,13 @@ class SlavePort:
 class SlaveServices:
     """What follows the master on a slave: the copies of its log, of its topics, and of its other tables."""
 
-    def __init__(self, broker: BrokerContext, access: AccessTables) -> None:
-        store, config, run = broker.store, broker.config, broker.executors.background.run
-        self.log = broker.slave = Slave(
-            broker.clock, store.inner, broker.outgoing(), run, cluster=config.broker_cluster_name,
-            broker_name=config.broker_name, ha_address=store.config.ha_master_address, namesrv=config.namesrv_addr)
-        self.topics = SlaveTopics(broker.loop, self.log, broker.topics, store.inner, broker.outgoing(), run)
-        store.inner.reput.follow(self.topics)
-        self.tables = MetadataCopy(
-            store.inner, Tables(
-                topics=broker.topics, groups=broker.groups, offsets=broker.offsets, modes=broker.state.modes,
-                timers=store.timer_services, deletion=store.deletion, orders=lambda: broker.pop_orders,
-                access=None if broker.control is None else access),
-            self.log, broker.outgoing(), run, self.topics)
+    def __init__(
+        self, log: Slave, topics: SlaveTopics, store: MessageStore, tables: Tables, background: BoundedExecutor,
+        outgoing: Callable[[], RemotingClient],
+    ) -> None:
+        self.log, self.topics = log, topics
+        store.inner.reput.follow(topics)
+        self.tables = MetadataCopy(store.inner, tables, log, outgoing(), background.run, topics)
 
     def start(self) -> None:
         """Connect to the master."""

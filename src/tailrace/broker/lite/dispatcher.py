@@ -15,13 +15,19 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.queues import end_of, lite_queues
 from tailrace.broker.lite.registry import ClientGroup, LiteSubscriptionRegistry
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
+from tailrace.env.entropy import Entropy
 from tailrace.env.supervision import caught
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import LITE_PREFIX
 from tailrace.logs import get_logger
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.requests.executors import Executors
 from tailrace.requests.mailbox import LoopMailbox
 
 __all__ = ["LiteEventDispatcher"]
@@ -76,9 +82,13 @@ class _Later(NamedTuple):
 class LiteEventDispatcher:
     """Notes events and wakes the pops that wait: ``wake(client, group)``."""
 
-    def __init__(self, broker: BrokerContext, registry: LiteSubscriptionRegistry) -> None:
-        self._broker = broker
-        self._store = broker.store
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, entropy: Entropy, store: MessageStore,
+        config: BrokerConfig, executors: Executors, groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager,
+        registry: LiteSubscriptionRegistry,
+    ) -> None:
+        self._loop, self._clock, self._entropy, self._config = loop, clock, entropy, config
+        self._executors, self._groups, self._offsets, self._store = executors, groups, offsets, store
         self._registry = registry
         self.wake: Callable[[str, str], None] = lambda _client_id, _group: None
         self._events: dict[str, _Events] = {}
@@ -86,7 +96,7 @@ class LiteEventDispatcher:
         """Full dispatches that are due, by group and client."""
         self._avoided: dict[str, int] = {}
         """Clients that have lost their events, with the time until which others come first."""
-        self._arrived: LoopMailbox[str] = LoopMailbox(broker.loop, self._arrivals)
+        self._arrived: LoopMailbox[str] = LoopMailbox(loop, self._arrivals)
         self._tasks: set[asyncio.Task[None]] = set()
         registry.on_register = self._registered
         registry.on_leave = self._left
@@ -121,7 +131,7 @@ class LiteEventDispatcher:
         events = self._events.get(client_id)
         if events is None:
             return None
-        events.accessed_ms = self._broker.clock.now_ms()
+        events.accessed_ms = self._clock.now_ms()
         if not events.queues:
             return None
         queue = next(iter(events.queues))
@@ -146,10 +156,10 @@ class LiteEventDispatcher:
         """Note an event for one of these members of a group; return whether one had room."""
         if not members:
             return True
-        group, now = members[0].group, self._broker.clock.now_ms()
-        config = self._broker.groups.select(group)
+        group, now = members[0].group, self._clock.now_ms()
+        config = self._groups.select(group)
         wildcard = config is not None and config.is_lite_wildcard
-        first = self._broker.entropy.randrange(len(members)) if len(members) > 1 else 0
+        first = self._entropy.randrange(len(members)) if len(members) > 1 else 0
         others: list[ClientGroup] = []
         for member in (*members[first:], *members[:first]):
             avoided = self._avoided.get(member.client_id, 0) > now
@@ -161,7 +171,7 @@ class LiteEventDispatcher:
         if any(self._offer(queue, member, schedule=not wildcard) for member in others):
             return True
         if wildcard:
-            self._schedule(group, "", self._broker.config.lite_event_full_dispatch_delay_time_for_wildcard_group)
+            self._schedule(group, "", self._config.lite_event_full_dispatch_delay_time_for_wildcard_group)
         return False
 
     def _offer(self, queue: str, member: ClientGroup, *, schedule: bool) -> bool:
@@ -169,23 +179,23 @@ class LiteEventDispatcher:
             self.wake(*member)
             return True
         if schedule:
-            spread = self._avoided.get(member.client_id, 0) > self._broker.clock.now_ms()
+            spread = self._avoided.get(member.client_id, 0) > self._clock.now_ms()
             self._schedule(
-                member.group, member.client_id, self._broker.config.lite_event_full_dispatch_delay_time
-                + (self._broker.entropy.randrange(SPREAD_MS) if spread else 0))
+                member.group, member.client_id, self._config.lite_event_full_dispatch_delay_time
+                + (self._entropy.randrange(SPREAD_MS) if spread else 0))
         return False
 
     def _events_of(self, client_id: str, group: str) -> _Events:
         events = self._events.get(client_id)
         if events is None:
-            config = self._broker.groups.select(group)
+            config = self._groups.select(group)
             most = config.lite_events_max if config is not None else -1
             events = self._events[client_id] = _Events(
-                group, most if most > 0 else self._broker.config.max_client_event_count, self._broker.clock.now_ms())
+                group, most if most > 0 else self._config.max_client_event_count, self._clock.now_ms())
         return events
 
     def _registered(self, member: ClientGroup, queue: str) -> None:
-        config = self._broker.groups.select(member.group)
+        config = self._groups.select(member.group)
         if config is not None and config.is_lite_wildcard:
             self._schedule(member.group, "", AFTER_JOIN_MS)
         elif end_of(self._store, queue) > 0:
@@ -200,12 +210,12 @@ class LiteEventDispatcher:
     # -- full dispatches
 
     def _schedule(self, group: str, client_id: str, delay_ms: int) -> None:
-        at_ms = self._broker.clock.now_ms() + max(DELAY_MIN_MS, delay_ms)
+        at_ms = self._clock.now_ms() + max(DELAY_MIN_MS, delay_ms)
         self._later.setdefault((group, client_id), _Later(at_ms, group, client_id))
 
     def scan(self) -> None:
         """Give the events of clients that have gone to others, then run the full dispatches that are due."""
-        now = self._broker.clock.now_ms()
+        now = self._clock.now_ms()
         self._avoided = {client_id: until for client_id, until in self._avoided.items() if until > now}
         for client_id, held in tuple(self._events.items()):
             if not held.may_be_gone(now):
@@ -231,18 +241,18 @@ class LiteEventDispatcher:
         mine = self._registry.of_client(client_id)
         if mine is None or mine.group != group or not mine.queues:
             return
-        delay = self._broker.config.lite_event_full_dispatch_delay_time
-        now, events = self._broker.clock.now_ms(), self._events_of(client_id, group)
+        delay = self._config.lite_event_full_dispatch_delay_time
+        now, events = self._clock.now_ms(), self._events_of(client_id, group)
         active = now - events.accessed_ms < ACTIVE_MS
         if events.may_be_gone(now) or len(events.queues) >= LOW_WATER * events.most:
-            self._schedule(group, client_id, delay + (0 if active else self._broker.entropy.randrange(SPREAD_MS)))
+            self._schedule(group, client_id, delay + (0 if active else self._entropy.randrange(SPREAD_MS)))
             return
         count = 0
         for queue in sorted(mine.queues):
             if not self._has_messages(group, queue):
                 continue
             if not events.offer(queue):
-                self._schedule(group, client_id, delay + (0 if active else self._broker.entropy.randrange(SPREAD_MS)))
+                self._schedule(group, client_id, delay + (0 if active else self._entropy.randrange(SPREAD_MS)))
                 break
             if count % WOKEN_EVERY == 0:
                 self.wake(client_id, group)
@@ -252,20 +262,20 @@ class LiteEventDispatcher:
 
     def look_for_group(self, group: str) -> None:
         """Look for messages of all Lite topics of a group: a full dispatch for each of its clients."""
-        config = self._broker.groups.select(group)
+        config = self._groups.select(group)
         if config is None or not config.is_lite_wildcard:
             for client_id in self._registry.clients_of(group):
                 self.look_for_client(client_id, group)
             return
         if self._registry.wildcard_members(config.lite_bind_topic, group):
-            task = self._broker.loop.create_task(self._look_at_all(group, config.lite_bind_topic))
+            task = self._loop.create_task(self._look_at_all(group, config.lite_bind_topic))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _look_at_all(self, group: str, topic: str) -> None:
         """Note events for all Lite topics of a parent topic that have messages. A thread finds them."""
         with caught(_NAME):
-            found = await self._broker.executors.look_ups.run(self._with_messages, group, topic)
+            found = await self._executors.look_ups.run(self._with_messages, group, topic)
             for queue in found:
                 if not self._to_one(queue, self._registry.wildcard_members(topic, group), ""):
                     return  # no member has room; there is another full dispatch later
@@ -275,7 +285,7 @@ class LiteEventDispatcher:
 
     def _has_messages(self, group: str, queue: str) -> bool:
         end = end_of(self._store, queue)
-        return end > 0 and self._broker.offsets.query(group, queue, LMQ_QUEUE_ID) < end
+        return end > 0 and self._offsets.query(group, queue, LMQ_QUEUE_ID) < end
 
     async def stop(self) -> None:
         """Wait for the search that runs."""

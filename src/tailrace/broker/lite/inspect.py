@@ -7,11 +7,12 @@ from typing import Any, Final, NamedTuple, final
 
 from tailrace.auth.accesses import TOPIC, Access
 from tailrace.broker.consumers.consumer_checks import no_group
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.core.name_servers import NameServers
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of, lite_queues
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry, is_mine, shards
-from tailrace.broker.messages.records import require
+from tailrace.broker.messages.records import Records
+from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
@@ -26,10 +27,13 @@ from tailrace.formats.requests.broker_headers import (
     TriggerLiteDispatchRequestHeader,
 )
 from tailrace.formats.requests.table import Action
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
-from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.worker import RequestWorker
 
 __all__ = ["LiteManagerProcessor"]
 
@@ -54,18 +58,18 @@ class LiteManagerProcessor:
     """Returns what a broker knows of Lite topics, their groups and clients."""
 
     def __init__(
-        self, broker: BrokerContext, registry: LiteSubscriptionRegistry, dispatcher: LiteEventDispatcher,
-        order: ConsumerOrderInfoManager,
+        self, store: MessageStore, config: BrokerConfig, worker: RequestWorker, groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager, name_servers: NameServers, records: Records, registry: LiteSubscriptionRegistry,
+        dispatcher: LiteEventDispatcher, order: ConsumerOrderInfoManager,
     ) -> None:
-        self._broker = broker
-        self._store = broker.store
-        self._registry = registry
-        self._dispatcher = dispatcher
-        self._order = order
+        self._config, self._worker, self._groups, self._offsets = config, worker, groups, offsets
+        self._name_servers, self._records = name_servers, records
+        self._topics = store.topics
+        self._store, self._registry, self._dispatcher, self._order = store, registry, dispatcher, order
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
-        slow, code = self._broker.worker.in_thread, RequestCode
+        slow, code = self._worker.in_thread, RequestCode
         server.register(slow(self.broker_info), code.GET_BROKER_LITE_INFO)
         server.register(slow(self.parent_info), code.GET_PARENT_TOPIC_INFO)
         server.register(self.topic_info, code.GET_LITE_TOPIC_INFO)
@@ -78,13 +82,13 @@ class LiteManagerProcessor:
         topics = {topic for topic, *_ in self._store.queues()}
         return request.answer(body=fastjson.dumps_large({
             "cqTableSize": len(topics), "currentLmqNum": sum(topic.startswith(LMQ_PREFIX) for topic in topics),
-            "eventMapSize": len(self._dispatcher), "groupMeta": self._groups(),
+            "eventMapSize": len(self._dispatcher), "groupMeta": self._bound_groups(),
             "liteSubscriptionCount": self._registry.count,
             "maxLmqNum": self._store.config.max_lmq_consume_queue_num,
-            "offsetTableSize": len({entry[:2] for entry in self._broker.offsets.entries()}),
+            "offsetTableSize": len({entry[:2] for entry in self._offsets.entries()}),
             "orderInfoCount": len(self._order), "storeType": "default",
             "topicMeta": {
-                topic.topic_name: topic.lite_expiration_min for topic in self._broker.topics.items() if topic.is_lite},
+                topic.topic_name: topic.lite_expiration_min for topic in self._topics.items() if topic.is_lite},
         }))
 
     def parent_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -96,7 +100,7 @@ class LiteManagerProcessor:
             "lmqNum": sum(queue.startswith(LMQ_PREFIX) for queue, *_ in self._store.queues()),
             "topic": name, "ttl": topic.lite_expiration_min,
         }
-        if groups := self._groups().get(name):
+        if groups := self._bound_groups().get(name):
             body["groups"] = groups
         return request.answer(body=fastjson.dumps(body))
 
@@ -112,7 +116,7 @@ class LiteManagerProcessor:
             stored_ms = self._store.queue_of(queue, LMQ_QUEUE_ID).store_timestamp(end - 1)
         return request.answer(body=fastjson.dumps({
             "liteTopic": header.lite_topic, "parentTopic": parent,
-            "shardingToBroker": is_mine(self._broker.config.broker_name, shards(self._broker, parent), queue),
+            "shardingToBroker": is_mine(self._config.broker_name, shards(self._name_servers, parent), queue),
             "subscriber": self._subscribers(queue),
             "topicOffset": {"lastUpdateTimestamp": stored_ms, "maxOffset": end, "minOffset": start}}))
 
@@ -122,7 +126,7 @@ class LiteManagerProcessor:
         if header.max_count <= 0:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "[maxCount] field invalid")
         parent = self._parent(header.parent_topic).topic_name
-        group = self._broker.groups.select(header.group)
+        group = self._groups.select(header.group)
         if group is None:
             raise no_group(header.group)
         if group.lite_bind_topic != parent:
@@ -148,7 +152,7 @@ class LiteManagerProcessor:
         """
         header = request.read(GetLiteGroupInfoRequestHeader)
         topic = self._lite_group(header.group).lite_bind_topic
-        require(self._broker, channel, request, Access(TOPIC, topic, Action.GET | Action.SUB))
+        self._records.require(channel, request, Access(TOPIC, topic, Action.GET | Action.SUB))
         body: dict[str, Any] = {"group": header.group, "parentTopic": topic}
         if header.lite_topic:
             return request.answer(body=fastjson.dumps({
@@ -175,7 +179,7 @@ class LiteManagerProcessor:
     # -- parts
 
     def _parent(self, name: str) -> TopicConfig:
-        topic = self._broker.topics.select(name)
+        topic = self._topics.select(name)
         if topic is None:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"Topic [{name}] not exist.")
         if not topic.is_lite:
@@ -183,16 +187,16 @@ class LiteManagerProcessor:
         return topic
 
     def _lite_group(self, name: str) -> SubscriptionGroupConfig:
-        group = self._broker.groups.select(name)
+        group = self._groups.select(name)
         if group is None:
             raise RefusalError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{name}] not exist.")
         if not group.lite_bind_topic:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, f"Group [{name}] is not a LITE group.")
         return group
 
-    def _groups(self) -> dict[str, list[str]]:
+    def _bound_groups(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
-        for group in self._broker.groups.items():
+        for group in self._groups.items():
             if topic := group.lite_bind_topic:
                 found.setdefault(topic, []).append(group.group_name)
         return found
@@ -200,7 +204,7 @@ class LiteManagerProcessor:
     def _subscribers(self, queue: str) -> list[dict[str, str]]:
         found = []
         for name, members in self._registry.members(queue).items():
-            group = self._broker.groups.select(name)
+            group = self._groups.select(name)
             if group is not None and group.is_lite_wildcard:
                 found.append({"clientId": ALL_CLIENTS, "group": name})
             else:
@@ -209,7 +213,7 @@ class LiteManagerProcessor:
 
     def _lags(self, group: str, topic: str) -> list[_Lag]:
         found = []
-        for queue, name, _, offset in self._broker.offsets.entries():
+        for queue, name, _, offset in self._offsets.entries():
             if name != group or offset < 0 or not is_lite_queue(queue) or parent_of(queue) != topic:
                 continue
             count = end_of(self._store, queue) - offset
@@ -223,7 +227,7 @@ class LiteManagerProcessor:
         end = end_of(self._store, queue)
         if end <= 0:
             return {"earliestUnconsumedTimestamp": -1, "totalLagCount": -1}
-        offset = self._broker.offsets.query(group, queue, LMQ_QUEUE_ID)
+        offset = self._offsets.query(group, queue, LMQ_QUEUE_ID)
         if offset < 0:
             return {"earliestUnconsumedTimestamp": -1, "totalLagCount": 0}
         stored_ms = self._store.queue_of(queue, LMQ_QUEUE_ID).store_timestamp

@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.queues import lite_queues
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import parent_of
 from tailrace.logs import get_logger
+from tailrace.node.message_store import MessageStore
 
 __all__ = ["LiteLifecycle"]
 
@@ -26,19 +28,20 @@ MINUTE_MS: Final = 60_000
 class LiteLifecycle:
     """Deletes Lite topics after their time."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
+    def __init__(self, clock: Clock, store: MessageStore, config: BrokerConfig, boot_ms: int) -> None:
+        self._clock, self._store, self._config = clock, store, config
+        self._topics = store.topics
+        self._boot_ms = boot_ms
 
     def step(self) -> None:
         """Delete the Lite topics that have expired."""
-        broker = self._broker
-        if broker.clock.now_ms() - broker.boot_ms < broker.config.min_lite_ttl or broker.store.read_only:
+        if self._clock.now_ms() - self._boot_ms < self._config.min_lite_ttl or self._store.read_only:
             return
         expired = self._expired()
         if not expired:
             return
         try:
-            deleted = self._broker.store.deletion.delete_idle(expired)
+            deleted = self._store.deletion.delete_idle(expired)
         except (StoreError, OSError) as error:
             events.LITE_TOPICS_COULD_NOT_BE_DELETED.log(_log, count=len(expired), cause=error)
             return
@@ -46,14 +49,13 @@ class LiteLifecycle:
 
     def _expired(self) -> dict[str, int]:
         """Return the queues that had no message for too long, with the offsets after their last message."""
-        broker = self._broker
-        minutes = {topic.topic_name: topic.lite_expiration_min for topic in broker.topics.items() if topic.is_lite}
-        now, found = broker.clock.now_ms(), dict[str, int]()
-        for queue in lite_queues(broker.store) if any(ttl > 0 for ttl in minutes.values()) else ():
+        minutes = {topic.topic_name: topic.lite_expiration_min for topic in self._topics.items() if topic.is_lite}
+        now, found = self._clock.now_ms(), dict[str, int]()
+        for queue in lite_queues(self._store) if any(ttl > 0 for ttl in minutes.values()) else ():
             ttl_ms = minutes.get(parent_of(queue.name), 0) * MINUTE_MS
             if ttl_ms <= 0 or queue.end <= 0:
                 continue
-            idle = now - broker.store.queue_of(queue.name, LMQ_QUEUE_ID).store_timestamp(queue.end - 1)
-            if idle >= broker.config.min_lite_ttl and idle > ttl_ms:
+            idle = now - self._store.queue_of(queue.name, LMQ_QUEUE_ID).store_timestamp(queue.end - 1)
+            if idle >= self._config.min_lite_ttl and idle > ttl_ms:
                 found[queue.name] = queue.end
         return found

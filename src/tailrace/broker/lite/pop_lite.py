@@ -7,31 +7,31 @@ in memory only, as in RocketMQ: after a restart they are delivered again, from t
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
 
 from tailrace import events
+from tailrace.broker.clients.client_ids import ClientIds
 from tailrace.broker.consumers.consumer_checks import check_allowed, existing_topic, no_group
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.core.slave_refusals import refuse_on_slave
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.messages.waiters import LongPolling, PollResult
 from tailrace.broker.pop.fields import receipt_of
+from tailrace.broker.pop.progress import PopProgress
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     WRONG_OFFSET,
     Cold,
     Held,
+    PopRequests,
     Round,
-    check_in_time,
-    check_numbers,
-    pop_offset,
-    read_cold,
-    wait,
 )
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError, StoreError
 from tailrace.filters.message_filters import EVERYTHING
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
@@ -49,7 +49,9 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
-from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
+from tailrace.node.consumer_order_info import NOT_POPPED
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.reply import Answer, Reply
@@ -81,19 +83,19 @@ class LitePopService:
     """Hands out messages of Lite topics. ``polling`` holds the pops that wait. Used on the event loop only."""
 
     def __init__(
-        self, broker: BrokerContext, registry: LiteSubscriptionRegistry, dispatcher: LiteEventDispatcher,
-        order: ConsumerOrderInfoManager,
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig,
+        groups: SubscriptionGroupManager, client_ids: ClientIds, traffic: Traffic, progress: PopProgress,
+        requests: PopRequests, registry: LiteSubscriptionRegistry, dispatcher: LiteEventDispatcher,
     ) -> None:
-        self._broker = broker
-        self._store = broker.store
-        self._registry = registry
-        self._dispatcher = dispatcher
-        self._order = order
-        limits = broker.config.pop_polling_size, broker.config.max_pop_polling_size
+        self._groups, self._client_ids, self._traffic, self._progress = groups, client_ids, traffic, progress
+        self._requests = requests
+        self._topics = store.topics
+        self._store, self.registry, self.dispatcher = store, registry, dispatcher
+        limits = config.pop_polling_size, config.max_pop_polling_size
         self.polling = LongPolling[Held[PopLiteMessageRequestHeader]](
-            broker.loop, lambda held: self._pop(held.header, held.caller), *limits)
+            loop, lambda held: self._pop(held.header, held.caller), *limits)
         self.notifications = LongPolling[Held[NotificationRequestHeader]](
-            broker.loop, lambda held: self.notification(held.header, held.caller), *limits)
+            loop, lambda held: self.notification(held.header, held.caller), *limits)
         """Notifications that wait, by client and group."""
         dispatcher.wake = self._wake
 
@@ -110,10 +112,10 @@ class LitePopService:
     def notification(self, header: NotificationRequestHeader, caller: Caller) -> RemotingCommand | None:
         """Answer whether a client has messages of Lite topics, or wait for one: request 200054 of a Lite consumer."""
         self._check(caller, header)
-        found, key = self._dispatcher.has_events(header.client_id), (header.client_id, header.consumer_group)
-        result = PollResult.TIMEOUT if found else wait(
-            self._broker, self.notifications, header, caller, key, EVERYTHING,
-            lambda: self._dispatcher.has_events(header.client_id))
+        found, key = self.dispatcher.has_events(header.client_id), (header.client_id, header.consumer_group)
+        result = PollResult.TIMEOUT if found else self._requests.wait(
+            self.notifications, header, caller, key, EVERYTHING,
+            lambda: self.dispatcher.has_events(header.client_id))
         if result is PollResult.WAITS:
             return None
         return caller.request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
@@ -125,36 +127,35 @@ class LitePopService:
 
         Raises RefusalError, StoreError or OSError.
         """
-        refuse_on_slave(self._broker)
-        check_numbers(self._broker, pop, pop.max_msg_num)
+        self._requests.begin(pop, pop.max_msg_num)
         return self._pop(pop, caller)
 
     def _pop(self, pop: PopLiteMessageRequestHeader, caller: Caller, cold: Cold | None = None) -> LiteRound | None:
-        now = check_in_time(self._broker, pop)
+        now = self._requests.check_in_time(pop)
         self._check(caller, pop)
         made = LiteRound(pop, now, cold)
         failure = None if cold is None else self._try_queue(made, cold.key[0])
         while failure is None and len(made.counts) < pop.max_msg_num and made.size < MAX_BYTES and (
-            queue := self._dispatcher.next_event(pop.client_id)
+            queue := self.dispatcher.next_event(pop.client_id)
         ) is not None:
-            if self._registry.is_evicted(pop.client_id, queue):
-                self._dispatcher.dispatch(queue, pop.consumer_group, pop.client_id)
+            if self.registry.is_evicted(pop.client_id, queue):
+                self.dispatcher.dispatch(queue, pop.consumer_group, pop.client_id)
             elif queue not in made.seen and parent_of(queue) == pop.topic:
                 failure = self._try_queue(made, queue)
         if made.needs_disk is not None:  # its event stays until it is read: the read may fail, or the client go
             made.later.append(made.needs_disk.key[0])
         for queue in made.later:
-            self._dispatcher.put_back(pop.client_id, pop.consumer_group, queue)
+            self.dispatcher.put_back(pop.client_id, pop.consumer_group, queue)
         if made.counts:
             return made
         if failure is not None:
             raise failure
         if made.needs_disk is not None:
-            read_cold(self._broker, caller, pop, made.needs_disk, partial(self._pop, pop, caller))
+            self._requests.read_cold(caller, pop, made.needs_disk, partial(self._pop, pop, caller))
             return None
-        result = wait(
-            self._broker, self.polling, pop, caller, (pop.client_id, pop.consumer_group), EVERYTHING,
-            lambda: self._dispatcher.has_events(pop.client_id))
+        result = self._requests.wait(
+            self.polling, pop, caller, (pop.client_id, pop.consumer_group), EVERYTHING,
+            lambda: self.dispatcher.has_events(pop.client_id))
         if result is PollResult.WAITS:
             return None
         made.code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
@@ -162,17 +163,15 @@ class LitePopService:
 
     def _check(self, caller: Caller, pop: PopLiteMessageRequestHeader | NotificationRequestHeader) -> None:
         """Raise RefusalError unless the client may pop Lite topics of the topic for the group."""
-        broker = self._broker
-        if broker.control is not None:
-            broker.client_ids.check(caller.channel, caller.request, pop.client_id)
-        if broker.store.read_only:
-            raise RefusalError(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
-        topic = existing_topic(broker, pop.topic)
+        self._client_ids.check(caller.channel, caller.request, pop.client_id)
+        if self._store.read_only:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, self._store.read_only)
+        topic = existing_topic(self._topics, pop.topic)
         if not topic.readable:
             raise RefusalError(ResponseCode.NO_PERMISSION, f"the topic[{pop.topic}] pop message is forbidden")
         if not topic.is_lite:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, f"the topic [{pop.topic}] message type not match")
-        group = broker.groups.select(pop.consumer_group)
+        group = self._groups.select(pop.consumer_group)
         if group is None:
             raise no_group(pop.consumer_group)
         if not group.consume_enable:
@@ -181,8 +180,8 @@ class LitePopService:
         if group.lite_bind_topic != pop.topic:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"subscription bind topic not match, {pop.consumer_group}")
-        check_allowed(broker, pop.consumer_group, pop.topic)
-        mine = self._registry.of_client(pop.client_id)
+        check_allowed(self._groups, pop.consumer_group, pop.topic)
+        mine = self.registry.of_client(pop.client_id)
         if mine is not None and mine.group != pop.consumer_group:  # or it would get the events of another group
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"client {pop.client_id} is a member of group {mine.group}")
@@ -199,11 +198,11 @@ class LitePopService:
     def _pop_queue(self, made: LiteRound, queue: str) -> None:
         """Add messages of a queue to the answer."""
         made.seen.add(queue)
-        pop, offsets = made.pop, self._broker.offsets
+        pop, offsets = made.pop, self._progress.offsets
         group = pop.consumer_group
-        if self._order.is_blocked(pop.attempt_id, queue, group, LMQ_QUEUE_ID, pop.invisible_time):
+        if self._progress.order.is_blocked(pop.attempt_id, queue, group, LMQ_QUEUE_ID, pop.invisible_time):
             return
-        offset = pop_offset(self._broker, self._order, queue, group, LMQ_QUEUE_ID, from_end=True)
+        offset = self._progress.begin(queue, group, LMQ_QUEUE_ID, from_end=True)
         result = self._get(made, queue, offset)
         if result is not None and result.status in _NOTHING_THERE and result.next_begin_offset != offset:
             events.POP_OFFSET_IS_OUTSIDE_ITS_QUEUE.log(
@@ -213,12 +212,12 @@ class LitePopService:
             result = self._get(made, queue, offset)
         if result is None or not result.message_count:
             return
-        info = self._order.popped(
+        info = self._progress.order.popped(
             pop.attempt_id, queue, group, LMQ_QUEUE_ID, made.pop_time, pop.invisible_time, result.queue_offsets)
         made.counts += [info.consumed.get(at, 0) for at in result.queue_offsets]
         made.found.append(result)
         made.size += len(result.data)
-        self._broker.traffic.hand_out(pop.topic, group, result.message_count, len(result.data))
+        self._traffic.hand_out(pop.topic, group, result.message_count, len(result.data))
 
     def _get(self, made: LiteRound, queue: str, offset: int) -> GetMessageResult | None:
         """Return messages of a queue; None if they are not in the page cache."""
@@ -260,40 +259,40 @@ class LiteAcks:
     """Acknowledgements of messages of Lite topics, and changes of their invisible time."""
 
     def __init__(
-        self, broker: BrokerContext, dispatcher: LiteEventDispatcher, order: ConsumerOrderInfoManager
+        self, clock: Clock, store: MessageStore, config: BrokerConfig, groups: SubscriptionGroupManager,
+        traffic: Traffic, progress: PopProgress, dispatcher: LiteEventDispatcher,
     ) -> None:
-        self._broker = broker
-        self._dispatcher = dispatcher
-        self._order = order
+        self._clock, self._store, self._config, self._groups = clock, store, config, groups
+        self._traffic, self._progress, self._dispatcher = traffic, progress, dispatcher
 
     def ack(self, header: AckMessageRequestHeader) -> None:
         """Acknowledge one message; one that is too late has no effect. Raises RefusalError."""
         queue, receipt = self._checked(header)
-        group, offset, offsets = header.consumer_group, header.offset, self._broker.offsets
+        group, offset, offsets = header.consumer_group, header.offset, self._progress.offsets
         if offset < offsets.query(group, queue, LMQ_QUEUE_ID):
             return
-        following = self._order.commit(queue, group, LMQ_QUEUE_ID, offset, receipt.pop_time)
+        following = self._progress.order.commit(queue, group, LMQ_QUEUE_ID, offset, receipt.pop_time)
         if following == NOT_POPPED:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "ack offset illegal.")
         if following >= 0:
             if not offsets.is_reset(group, queue, LMQ_QUEUE_ID):
                 offsets.commit(group, queue, LMQ_QUEUE_ID, following)
-            if end_of(self._broker.store, queue) > following and (
-                self._order.visible_at(queue, group, LMQ_QUEUE_ID) is None
+            if end_of(self._store, queue) > following and (
+                self._progress.order.visible_at(queue, group, LMQ_QUEUE_ID) is None
             ):
                 self._dispatcher.dispatch(queue, group)
-        self._broker.traffic.revive_log_put("ACK", header.topic, group)
+        self._traffic.revive_log_put("ACK", header.topic, group)
 
     def change(self, header: ChangeInvisibleTimeRequestHeader) -> ChangeInvisibleTimeResponseHeader:
         """Set when a message is visible again; with ``suspend`` all messages of its pop. Raises RefusalError."""
         queue, receipt = self._checked(header)
         group, offset = header.consumer_group, header.offset
-        visible_at = self._broker.clock.now_ms() + header.invisible_time
-        if offset >= self._broker.offsets.query(group, queue, LMQ_QUEUE_ID):
+        visible_at = self._clock.now_ms() + header.invisible_time
+        if offset >= self._progress.offsets.query(group, queue, LMQ_QUEUE_ID):
             if header.suspend:
-                self._order.suspend(queue, group, LMQ_QUEUE_ID, receipt.pop_time, visible_at)
+                self._progress.order.suspend(queue, group, LMQ_QUEUE_ID, receipt.pop_time, visible_at)
             else:
-                self._order.change_visible(queue, group, LMQ_QUEUE_ID, offset, receipt.pop_time, visible_at)
+                self._progress.order.change_visible(queue, group, LMQ_QUEUE_ID, offset, receipt.pop_time, visible_at)
         return ChangeInvisibleTimeResponseHeader(
             receipt.pop_time, visible_at - receipt.pop_time, receipt.revive_queue_id)
 
@@ -301,13 +300,13 @@ class LiteAcks:
         self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
     ) -> tuple[str, ExtraInfo]:
         """Return the queue and the receipt of a request. Raises RefusalError."""
-        group = self._broker.groups.select(header.consumer_group)
+        group = self._groups.select(header.consumer_group)
         if group is None or group.lite_bind_topic != header.topic:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "group type or bind topic not match.")
         queue = lite_queue(header.topic, header.lite_topic or "")
-        if header.offset > end_of(self._broker.store, queue):
+        if header.offset > end_of(self._store, queue):
             raise RefusalError(ResponseCode.NO_MESSAGE, "ack offset illegal.")
-        receipt = receipt_of(header.extra_info, self._broker.config.revive_queue_num)
+        receipt = receipt_of(header.extra_info, self._config.revive_queue_num)
         if header.queue_id != LMQ_QUEUE_ID or not receipt.is_order:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "ack queue illegal.")
         return queue, receipt

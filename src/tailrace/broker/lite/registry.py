@@ -14,15 +14,21 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.clients.client_ids import ClientIds
+from tailrace.broker.core.name_servers import NameServers
 from tailrace.broker.lite.queues import end_of
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID, java_string_hash
 from tailrace.formats.lite import consistent_hash, lite_topic_of, parent_of
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import NotifyUnsubscribeLiteRequestHeader
 from tailrace.logs import get_logger
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel
 
 __all__ = ["Claim", "ClientGroup", "LiteSubscription", "LiteSubscriptionRegistry", "is_mine", "shards"]
@@ -58,9 +64,13 @@ class LiteSubscription:
 class LiteSubscriptionRegistry:
     """The subscriptions, by client and by queue. ``order`` has the messages that groups have popped."""
 
-    def __init__(self, broker: BrokerContext, order: ConsumerOrderInfoManager) -> None:
-        self._broker = broker
-        self._order = order
+    def __init__(
+        self, clock: Clock, store: MessageStore, config: BrokerConfig, groups: SubscriptionGroupManager,
+        offsets: ConsumerOffsetManager, client_ids: ClientIds, name_servers: NameServers,
+        order: ConsumerOrderInfoManager,
+    ) -> None:
+        self._clock, self._store, self._config, self._groups = clock, store, config, groups
+        self._offsets, self._client_ids, self._name_servers, self._order = offsets, client_ids, name_servers, order
         self._channels: dict[str, Channel] = {}
         self._clients: dict[str, LiteSubscription] = {}
         self._of_queue: dict[str, dict[ClientGroup, None]] = {}
@@ -80,7 +90,7 @@ class LiteSubscriptionRegistry:
         offset_of: Offsets,
     ) -> Iterator[None]:
         """Subscribe a client to further Lite topics, one in a step. Raises RefusalError."""
-        config = self._broker.groups.select(group)
+        config = self._groups.select(group)
         if config is not None and config.is_lite_wildcard:
             raise RefusalError(
                 ResponseCode.ILLEGAL_OPERATION, "subscribe lite operation is not supported for this group")
@@ -114,7 +124,7 @@ class LiteSubscriptionRegistry:
         Of an exclusive group a client does not get back what another member has taken: the notification may not have
         reached it, so it is repeated.
         """
-        config = self._broker.groups.select(group)
+        config = self._groups.select(group)
         wanted: dict[str, None] = {}
         wildcard = config is not None and config.is_lite_wildcard
         if wildcard:
@@ -149,8 +159,8 @@ class LiteSubscriptionRegistry:
         mine = self._clients.get(client_id)
         if mine is None:
             return
-        mine.updated_ms = self._broker.clock.now_ms()
-        member, config = ClientGroup(client_id, mine.group), self._broker.groups.select(group)
+        mine.updated_ms = self._clock.now_ms()
+        member, config = ClientGroup(client_id, mine.group), self._groups.select(group)
         from_start = config is not None and config.is_set("lite.sub.reset.offset.unsubscribe")
         for queue in queues:
             if self._clients.get(client_id) is not mine:
@@ -162,7 +172,7 @@ class LiteSubscriptionRegistry:
 
     def remove_all(self, client_id: str) -> None:
         """Forget a client."""
-        self._broker.client_ids.release(self, client_id)
+        self._client_ids.release(self, client_id)
         self._channels.pop(client_id, None)
         self._evicted.pop(client_id, None)
         mine = self._clients.pop(client_id, None)
@@ -191,7 +201,7 @@ class LiteSubscriptionRegistry:
 
     def expire(self) -> None:
         """Forget the clients that have not renewed their subscriptions in time."""
-        limit = self._broker.clock.now_ms() - self._broker.config.lite_subscription_check_timeout_mills
+        limit = self._clock.now_ms() - self._config.lite_subscription_check_timeout_mills
         for client_id, mine in tuple(self._clients.items()):
             if mine.updated_ms < limit:
                 events.LITE_SUBSCRIPTIONS_EXPIRED.log(
@@ -236,12 +246,12 @@ class LiteSubscriptionRegistry:
 
     def _take_mine(self, topic: str, queues: Iterable[str], mine: dict[str, None]) -> Iterator[None]:
         """Put the Lite topics of this broker into ``mine``: by their names, or because they have messages here."""
-        own, brokers = self._broker.config.broker_name, shards(self._broker, topic)
+        own, brokers = self._config.broker_name, shards(self._name_servers, topic)
         if set(brokers) <= {own}:
             mine.update(dict.fromkeys(queues))
             return
         for queue in queues:
-            if is_mine(own, brokers, queue) or end_of(self._broker.store, queue) > 0:
+            if is_mine(own, brokers, queue) or end_of(self._store, queue) > 0:
                 mine[queue] = None
             yield
 
@@ -253,14 +263,14 @@ class LiteSubscriptionRegistry:
             raise RefusalError(
                 ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
                 f"a client may subscribe to at most {OF_CLIENT_MAX} Lite topics")
-        limit = self._broker.config.max_lite_subscription_count
+        limit = self._config.max_lite_subscription_count
         if self.count + more > limit:
             raise RefusalError(
                 ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
                 f"lite subscription quota exceeded {limit} (maxLiteSubscriptionCount)")
 
     def _subscription(self, channel: Channel, client_id: str, group: str, topic: str) -> LiteSubscription:
-        now, mine = self._broker.clock.now_ms(), self._clients.get(client_id)
+        now, mine = self._clock.now_ms(), self._clients.get(client_id)
         if mine is not None and (mine.group, mine.topic) != (group, topic):
             raise RefusalError(
                 ResponseCode.ILLEGAL_OPERATION,
@@ -297,7 +307,7 @@ class LiteSubscriptionRegistry:
 
     def _exclude_others(self, member: ClientGroup, queue: str) -> None:
         """End the subscriptions of the other members of a group, and say so to them."""
-        config = self._broker.groups.select(member.group)
+        config = self._groups.select(member.group)
         from_start = config is not None and config.is_set("lite.sub.reset.offset.exclusive")
         for other in tuple(self._of_queue.get(queue, ())):
             if other.group != member.group or other == member:
@@ -330,13 +340,13 @@ class LiteSubscriptionRegistry:
     def _reset(self, member: ClientGroup, queue: str, offset: int) -> None:
         """Have a group read a queue from an offset. Receipts that its members have are no longer valid."""
         events.LITE_OFFSET_RESET.log(_log, group=member.group, topic=queue, offset=offset, client=member.client_id)
-        self._broker.offsets.commit(member.group, queue, LMQ_QUEUE_ID, offset)
+        self._offsets.commit(member.group, queue, LMQ_QUEUE_ID, offset)
         self._order.clear(queue, member.group, LMQ_QUEUE_ID)
 
 
-def shards(broker: BrokerContext, topic: str) -> list[str]:
+def shards(name_servers: NameServers, topic: str) -> list[str]:
     """Return the brokers among which producers share out the Lite topics of a topic: a name for each of its queues."""
-    route = broker.route(topic)
+    route = name_servers.route(topic)
     return [
         data["brokerName"] for data in sorted((route or {}).get("queueDatas", ()), key=lambda data: data["brokerName"])
         if data["perm"] & PERM_WRITE for _ in range(data.get("writeQueueNums", 0))]

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import final
 
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.inspect import LiteManagerProcessor
 from tailrace.broker.lite.lifecycle import LiteLifecycle
-from tailrace.broker.lite.pop_lite import LiteAcks, LitePopService, PopLiteMessageProcessor
+from tailrace.broker.lite.pop_lite import LitePopService, PopLiteMessageProcessor
 from tailrace.broker.lite.queues import end_of
-from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
 from tailrace.broker.pop.free_timers import FreeTimers
-from tailrace.env.filesystem import FileSystem
+from tailrace.broker.pop.progress import PopProgress
+from tailrace.config import BrokerConfig
 from tailrace.env.scheduler import Scheduler
-from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import RemotingServer
 from tailrace.requests.reply import Reply
 
@@ -25,24 +24,24 @@ __all__ = ["LiteTopics"]
 
 @final
 class LiteTopics:
-    """Creates the parts of Lite topics and connects them."""
+    """Connects the parts of Lite topics."""
 
-    def __init__(self, broker: BrokerContext, file_system: FileSystem) -> None:
-        self._broker = broker
-        self._free_timers = FreeTimers(broker.loop, broker.clock, self._free)
-        # Its file belongs to POP of ordinary topics. Pops of Lite topics are never written.
-        self.order = ConsumerOrderInfoManager(
-            file_system, broker.store.config_dir, broker.clock, self._free_timers.set)
-        self.registry = LiteSubscriptionRegistry(broker, self.order)
-        self.dispatcher = LiteEventDispatcher(broker, self.registry)
-        self.service = LitePopService(broker, self.registry, self.dispatcher, self.order)
+    def __init__(
+        self, store: MessageStore, config: BrokerConfig, groups: SubscriptionGroupManager, progress: PopProgress,
+        free_timers: FreeTimers, service: LitePopService, subscriptions: LiteSubscriptionProcessor,
+        inspect: LiteManagerProcessor, lifecycle: LiteLifecycle,
+    ) -> None:
+        self._store, self._config, self._groups = store, config, groups
+        self._offsets = progress.offsets
+        self._free_timers = free_timers
+        self.order = progress.order
+        self.registry, self.dispatcher = service.registry, service.dispatcher
+        self.service = service
         """Hands out messages of Lite topics for every protocol."""
-        self.pops = PopLiteMessageProcessor(self.service)
-        self.acks = LiteAcks(broker, self.dispatcher, self.order)
-        self.subscriptions = LiteSubscriptionProcessor(broker, self.registry)
-        self.inspect = LiteManagerProcessor(broker, self.registry, self.dispatcher, self.order)
-        self.lifecycle = LiteLifecycle(broker)
-        broker.state.on_loop.append(self._forget)
+        self.pops = PopLiteMessageProcessor(service)
+        self.subscriptions, self.inspect = subscriptions, inspect
+        self.lifecycle = lifecycle
+        free_timers.on_free.append(self._free)
 
     def register(self, server: RemotingServer, *, pops: bool) -> None:
         """Register the requests; ``pops`` is False for the VIP port, which serves no pops, as in RocketMQ."""
@@ -53,7 +52,7 @@ class LiteTopics:
 
     def start(self, scheduler: Scheduler, every: Callable[[str, float, Callable[[], None]], None]) -> None:
         """Start what runs periodically: in threads with ``scheduler``, on the event loop with ``every``."""
-        config = self._broker.config
+        config = self._config
         scheduler.every("LiteLifecycle", config.lite_ttl_check_interval, self.lifecycle.step)
         every("lite events", config.lite_event_check_interval / 1000, self.dispatcher.scan)
         every("lite subscriptions", config.lite_subscription_check_interval / 1000, self._clean)
@@ -74,16 +73,16 @@ class LiteTopics:
         at_ms = self.order.visible_at(queue, group, queue_id)
         if at_ms is not None:
             self._free_timers.set(queue, group, queue_id, at_ms)
-        elif end_of(self._broker.store, queue) > self._broker.offsets.query(group, queue, queue_id):
+        elif end_of(self._store, queue) > self._offsets.query(group, queue, queue_id):
             self.dispatcher.dispatch(queue, group)
 
     def _clean(self) -> None:
         self.registry.expire()
         self.order.drop_unused(
-            lambda topic, group, _: self._broker.topics.select(topic) is not None
-            and self._broker.groups.select(group) is not None)
+            lambda topic, group, _: self._store.topics.select(topic) is not None
+            and self._groups.select(group) is not None)
 
-    def _forget(self, queues: set[str], groups: set[str]) -> None:
+    def forget(self, queues: set[str], groups: set[str]) -> None:
         """Forget queues and groups that were deleted."""
         self.registry.forget_queues(queues)
         self.order.forget(queues, groups)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final, final
 
+from tailrace.broker.clients.client_ids import ClientIds
 from tailrace.broker.consumers.consumer_checks import check_allowed
 from tailrace.broker.consumers.heartbeat import CLIENT_ID_MAX
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry, Offsets
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import is_lite_name, lite_queue
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.bodies import (
     json_object,
@@ -24,7 +28,7 @@ from tailrace.requests.bodies import (
     text_in,
 )
 from tailrace.requests.caller import RemotingCaller
-from tailrace.requests.config_changes import NotPreparedError
+from tailrace.requests.config_changes import ConfigChanges, NotPreparedError
 from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["LiteSubscriptionProcessor"]
@@ -43,9 +47,13 @@ _Times = dict[tuple[str, int], int]
 class LiteSubscriptionProcessor:
     """Adds, replaces and ends subscriptions. The version of an entry is not looked at, as in RocketMQ."""
 
-    def __init__(self, broker: BrokerContext, registry: LiteSubscriptionRegistry) -> None:
-        self._broker = broker
-        self._registry = registry
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, changes: ConfigChanges,
+        groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager, client_ids: ClientIds,
+        registry: LiteSubscriptionRegistry,
+    ) -> None:
+        self._loop, self._store, self._changes, self._groups = loop, store, changes, groups
+        self._offsets, self._client_ids, self._registry = offsets, client_ids, registry
 
     def register(self, server: RemotingServer) -> None:
         """Register the request that this processor serves."""
@@ -53,7 +61,7 @@ class LiteSubscriptionProcessor:
 
     def change(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Apply the entries of a body, in their order, up to the first one that is refused: request 200071."""
-        return self._broker.changes.serve(
+        return self._changes.serve(
             RemotingCaller(channel, request), partial(self._change, channel, request, times={}))
 
     def _change(self, channel: Channel, request: RemotingCommand, times: _Times) -> Answer:
@@ -69,7 +77,7 @@ class LiteSubscriptionProcessor:
         for entry in entries:  # all that need the disk first, because the entries are served again after it
             self._look_up(entry, times)
         return in_turns(
-            self._broker.loop, partial(Reply, channel, request), self._applied(channel, request, entries, times),
+            self._loop, partial(Reply, channel, request), self._applied(channel, request, entries, times),
             request.answer)
 
     def _applied(
@@ -84,7 +92,7 @@ class LiteSubscriptionProcessor:
     def _check_client(self, channel: Channel, request: RemotingCommand, entry: Mapping[str, Any]) -> None:
         """Raise RefusalError if a client belongs to another user, or is a member of another group."""
         client_id, group = self._name(entry, "clientId"), self._name(entry, "group")
-        self._broker.client_ids.check(channel, request, client_id)
+        self._client_ids.check(channel, request, client_id)
         mine = self._registry.of_client(client_id)
         if mine is not None and mine.group != group:
             raise RefusalError(
@@ -95,12 +103,12 @@ class LiteSubscriptionProcessor:
     ) -> Iterator[None]:
         client_id, group, topic = (self._name(entry, name) for name in ("clientId", "group", "topic"))
         queues = _queues(entry, topic)
-        claim = partial(self._broker.client_ids.claim_for, self._registry, channel, request, client_id)
+        claim = partial(self._client_ids.claim_for, self._registry, channel, request, client_id)
         match text_in(entry, "action"):
             case "PARTIAL_ADD":
                 self._check_group(group, topic)
                 yield from self._registry.add(
-                    channel, client_id, group, topic, queues, claim, self._offsets(entry, group, times))
+                    channel, client_id, group, topic, queues, claim, self._starts(entry, group, times))
             case "PARTIAL_REMOVE":
                 if self._registry.of_client(client_id) is not None:
                     claim()
@@ -123,22 +131,22 @@ class LiteSubscriptionProcessor:
         return text
 
     def _check_group(self, group: str, topic: str) -> None:
-        config = self._broker.groups.select(group)
+        config = self._groups.select(group)
         if config is None or not config.consume_enable:
             raise RefusalError(ResponseCode.ILLEGAL_OPERATION, "Consumer group is not allowed to consume.")
         if config.lite_bind_topic != topic:
             raise RefusalError(
                 ResponseCode.ILLEGAL_OPERATION, f"group {group} is bound to topic {config.lite_bind_topic!r}")
-        check_allowed(self._broker, group, topic)
+        check_allowed(self._groups, group, topic)
 
     # -- where to begin
 
-    def _offsets(self, entry: Mapping[str, Any], group: str, times: _Times) -> Offsets:
+    def _starts(self, entry: Mapping[str, Any], group: str, times: _Times) -> Offsets:
         """Return the function that says at which offset a group begins to read a queue."""
         option = object_in(entry, "offsetOption")
         if not option:
             return lambda _: None
-        value, store = number_in(option, "value"), self._broker.store
+        value, store = number_in(option, "value"), self._store
         match text_in(option, "type"):
             case "POLICY" if value == LAST:
                 return lambda _: None
@@ -158,7 +166,7 @@ class LiteSubscriptionProcessor:
 
     def _back(self, group: str, count: int, queue: str) -> int | None:
         """Return the offset that is ``count`` messages before that of a group; None if the group has none."""
-        offset = self._broker.offsets.query(group, queue, LMQ_QUEUE_ID)
+        offset = self._offsets.query(group, queue, LMQ_QUEUE_ID)
         return max(0, offset - count) if offset >= 0 else None
 
     def _look_up(self, entry: Mapping[str, Any], times: _Times) -> None:
@@ -166,7 +174,7 @@ class LiteSubscriptionProcessor:
         option = object_in(entry, "offsetOption")
         if option.get("type") != "TIMESTAMP" or entry.get("action") != "PARTIAL_ADD":
             return
-        at_ms, store = number_in(option, "value"), self._broker.store
+        at_ms, store = number_in(option, "value"), self._store
         missing = [queue for queue in _queues(entry, text_in(entry, "topic")) if (queue, at_ms) not in times]
         if missing:
             raise NotPreparedError("offsets at a time could not be found", lambda: times.update({

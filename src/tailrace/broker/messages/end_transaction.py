@@ -15,8 +15,8 @@ from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.auth.accesses import TOPIC, topic_access
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.messages.records import require_record
+from tailrace.auth.check import AccessControl
+from tailrace.broker.messages.records import Records
 from tailrace.broker.messages.service import BUSY, CODES, REMARKS
 from tailrace.broker.transactions.half_messages import (
     FreshHalf,
@@ -25,7 +25,9 @@ from tailrace.broker.transactions.half_messages import (
     renewed_message,
 )
 from tailrace.broker.transactions.half_queue import FRESH, UNKNOWN
-from tailrace.broker.transactions.service import Found
+from tailrace.broker.transactions.service import Found, TransactionService
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag
@@ -40,12 +42,16 @@ from tailrace.formats.requests.message_headers import (
     ResumeCheckHalfMessageRequestHeader,
 )
 from tailrace.formats.requests.table import Action
+from tailrace.ha.slave import Slave
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageResult, decode_message_id
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
+from tailrace.requests.executors import Executors
 from tailrace.requests.reply import Answer, Reply, WaitingRequests
+from tailrace.requests.worker import RequestWorker
 from tailrace.store.refused_puts import FLOW_CONTROL
 
 __all__ = ["EndTransactionProcessor", "TransactionEnds"]
@@ -69,9 +75,14 @@ class _WaitingEnd(NamedTuple):
 class TransactionEnds:
     """Commits and rolls back half messages. Used on the event loop only."""
 
-    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
-        self._broker = broker
-        self._service = broker.transactions
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, store: MessageStore, config: BrokerConfig,
+        executors: Executors, slave: Slave | None, transactions: TransactionService, control: AccessControl | None,
+        records: Records, durable: DurableAnswers | None = None,
+    ) -> None:
+        self._loop, self._clock, self._store, self._config = loop, clock, store, config
+        self._executors, self._slave, self._control, self._records = executors, slave, control, records
+        self._service = transactions
         self.durable = durable
         """Has the answers to commits, which wait until the committed message is durable; None if none waits.
 
@@ -98,10 +109,10 @@ class TransactionEnds:
         Returns None if the caller's reply gets it later. For the state "unknown" nothing comes, as RocketMQ does not
         answer such a request. Raises RefusalError.
         """
-        if self._broker.slave is not None:
+        if self._slave is not None:
             raise RefusalError(
                 ResponseCode.SLAVE_NOT_AVAILABLE, "a slave does not end transactions, send it to the master")
-        control = self._broker.control
+        control = self._control
         if control is not None and not control.permits_some(
             sender_of(caller.request), caller.channel.peer_ip, TOPIC, Action.PUB
         ):
@@ -116,7 +127,7 @@ class TransactionEnds:
             raise RefusalError(
                 ResponseCode.SYSTEM_BUSY, "the broker is still reading its half messages; try again later")
         if self.durable is not None and self.durable.full:
-            self._broker.store.refused_puts.count(FLOW_CONTROL, BUSY)
+            self._store.refused_puts.count(FLOW_CONTROL, BUSY)
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
         half = self._service.in_memory(header.tran_state_table_offset, header.commit_log_offset)
         if half is not None:
@@ -138,7 +149,7 @@ class TransactionEnds:
         self._waiting.append(one)
         self._service.ending[one.header.tran_state_table_offset] += 1
         if self._task is None:
-            self._task = self._broker.loop.create_task(self._work())
+            self._task = self._loop.create_task(self._work())
 
     async def _work(self) -> None:
         try:
@@ -146,7 +157,7 @@ class TransactionEnds:
                 part = self._taken(min(LOOKS, len(self._waiting)))
                 looked: list[Found | Exception]
                 try:
-                    looked = await self._broker.executors.transactions.run(self._look, part)
+                    looked = await self._executors.transactions.run(self._look, part)
                 except Exception as error:  # noqa: BLE001 - no thread can be started: each one gets an answer
                     looked = [error] * len(part)
                 for one, found in zip(part, looked, strict=True):
@@ -190,7 +201,7 @@ class TransactionEnds:
         """
         if isinstance(error, RefusalError) and error.code == ResponseCode.SYSTEM_ERROR:
             try:
-                require_record(self._broker, caller.channel, caller.request, None, Action.PUB)
+                self._records.require_record(caller.channel, caller.request, None, Action.PUB)
             except RefusalError as refusal:
                 return refusal
         return error
@@ -210,17 +221,17 @@ class TransactionEnds:
             half, properties = found.half, found.half.properties
             topic, group = properties[N.REAL_TOPIC], properties[N.PGROUP]
             immunity = properties.get(N.CHECK_IMMUNITY_TIME_IN_SECONDS)
-            stored_ms = self._broker.store.wall_time_of(half)
+            stored_ms = self._store.wall_time_of(half)
             if half.queue_offset != offset:
                 reason = "The transaction state table offset wrong"
             elif half.phy_offset != header.commit_log_offset:
                 reason = "The commit log offset wrong"
-        if (control := self._broker.control) is not None:
+        if (control := self._control) is not None:
             control.require_record(caller.channel, caller.request, topic_access(topic, Action.PUB))
         self._check(header, group, immunity, stored_ms, reason)
         result = end()
         if result is None:  # an earlier request may have committed, and its message may not be durable yet
-            return self._broker.store.max_phy_offset if commit else 0
+            return self._store.max_phy_offset if commit else 0
         if not result.status.appended:
             remark = result.remark or REMARKS.get(result.status, result.status.name)
             events.HALF_MESSAGE_NOT_COMMITTED.log(_log, topic=topic, queue_offset=offset, reason=remark)
@@ -241,8 +252,8 @@ class TransactionEnds:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, reason)
         if immunity_text is None or header.from_transaction_check:
             return
-        immunity = immunity_ms(immunity_text, self._broker.config.transaction_time_out)
-        age_ms = self._broker.clock.now_ms() - stored_ms
+        immunity = immunity_ms(immunity_text, self._config.transaction_time_out)
+        age_ms = self._clock.now_ms() - stored_ms
         if immunity is not None and age_ms > immunity:
             raise RefusalError(
                 ResponseCode.ILLEGAL_OPERATION,
@@ -253,15 +264,19 @@ class TransactionEnds:
 class EndTransactionProcessor:
     """The remoting edge of `TransactionEnds`, and the request to check a message again."""
 
-    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
-        self._broker = broker
-        self.service = TransactionEnds(broker, durable)
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, worker: RequestWorker,
+        transactions: TransactionService, records: Records, ends: TransactionEnds
+    ) -> None:
+        self._loop, self._store, self._worker, self._transactions = loop, store, worker, transactions
+        self._records = records
+        self.service = ends
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
         server.register(self.end_transaction, RequestCode.END_TRANSACTION)
         server.register(
-            self._broker.worker.in_thread(self.resume_check), RequestCode.RESUME_CHECK_HALF_MESSAGE)
+            self._worker.in_thread(self.resume_check), RequestCode.RESUME_CHECK_HALF_MESSAGE)
 
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Commit or roll back: request 37."""
@@ -278,8 +293,8 @@ class EndTransactionProcessor:
             _, phy_offset = decode_message_id(header.msg_id or "")
         except MessageIllegalError as error:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        message = self._broker.store.look_message_by_offset(phy_offset) if phy_offset >= 0 else None
-        require_record(self._broker, channel, request, message, Action.UPDATE)
+        message = self._store.look_message_by_offset(phy_offset) if phy_offset >= 0 else None
+        self._records.require_record(channel, request, message, Action.UPDATE)
         if message is None:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"there is no message {header.msg_id}")
         if (
@@ -290,15 +305,15 @@ class EndTransactionProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"the message {header.msg_id} of topic {message.topic} is not a half message")
         message.properties = {**message.properties, N.TRANSACTION_CHECK_TIMES: "0"}
-        result = self._broker.store.put_inner(renewed_message(message))
+        result = self._store.put_inner(renewed_message(message))
         if not result.status.appended:
             raise RefusalError(
                 CODES.get(result.status, ResponseCode.SYSTEM_ERROR),
                 "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed. "
                 + (result.remark or result.status.name))
-        self._broker.loop.call_soon_threadsafe(self._resumed, message.properties[N.REAL_TOPIC], result.queue_offset)
+        self._loop.call_soon_threadsafe(self._resumed, message.properties[N.REAL_TOPIC], result.queue_offset)
         return request.answer()
 
     def _resumed(self, topic: str, offset: int) -> None:
-        self._broker.transactions.queue.put(offset, UNKNOWN)
-        self._broker.transactions.metrics.add(topic, 1)
+        self._transactions.queue.put(offset, UNKNOWN)
+        self._transactions.metrics.add(topic, 1)

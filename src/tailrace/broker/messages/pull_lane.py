@@ -10,13 +10,19 @@ from __future__ import annotations
 from typing import final
 
 from tailrace import kernels
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
 from tailrace.broker.messages.pull import max_bytes_of
+from tailrace.broker.static_topics.logical_queues import StaticTopics
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import StoreError
 from tailrace.formats.remoting import RequestCode
+from tailrace.ha.slave import Slave
 from tailrace.kernels.pull_lane import PlainPulls
 from tailrace.kernels.unit_records import AnswerFrame
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["PullLane"]
@@ -26,15 +32,15 @@ __all__ = ["PullLane"]
 class PullLane:
     """Serves plain pulls. Used in the event loop's thread."""
 
-    def __init__(self, broker: BrokerContext, proven: ProvenSubscriptions) -> None:
-        self._config = broker.config
-        self._slave = broker.slave
-        self._clock = broker.clock
-        self._offsets = broker.offsets
-        self._traffic = broker.traffic
-        self._mappings = broker.static_topics.table
-        self._reader = broker.store.inner.reader
-        self._stats = broker.store.inner.stats
+    def __init__(
+        self, clock: Clock, store: MessageStore, config: BrokerConfig, offsets: ConsumerOffsetManager,
+        slave: Slave | None, static_topics: StaticTopics, traffic: Traffic, proven: ProvenSubscriptions,
+    ) -> None:
+        self._config, self._slave, self._clock, self._offsets = config, slave, clock, offsets
+        self._traffic = traffic
+        self._mappings = static_topics.table
+        self._reader = store.inner.reader
+        self._stats = store.inner.stats
         self._proven = proven
         self._pulls = PlainPulls(proven.table)
         self._frame = AnswerFrame()

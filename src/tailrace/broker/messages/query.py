@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Final, final
 
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.messages.records import real_topic_of, require_record, with_record
+from tailrace.broker.messages.records import Records, real_topic_of
+from tailrace.broker.static_topics.logical_requests import LogicalQueueRequests
 from tailrace.errors import CorruptionError, RefusalError
 from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR, decode_message
 from tailrace.formats.lite import lite_queue
@@ -29,7 +29,9 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.formats.requests.table import Action
 from tailrace.model import BoundaryType, MessageExt
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.worker import RequestWorker
 
 __all__ = ["QueryProcessor"]
 
@@ -42,17 +44,18 @@ BODY_MAX: Final = FRAME_MAX - 64 * 1024
 class QueryProcessor:
     """Returns stored messages and the offsets of queues."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-        self._store = broker.store
-        self._in_thread = broker.worker.in_thread
-        self._of_queue = broker.logical_queues.of
+    def __init__(
+        self, store: MessageStore, worker: RequestWorker, logical_queues: LogicalQueueRequests, records: Records,
+    ) -> None:
+        self._records, self._store = records, store
+        self._in_thread = worker.in_thread
+        self._of_queue = logical_queues.of
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
         server.register(self._in_thread(self.query_message), RequestCode.QUERY_MESSAGE)
         server.register(
-            with_record(self._broker, self.view_message, _place_of_view), RequestCode.VIEW_MESSAGE_BY_ID)
+            self._records.first(self.view_message, _place_of_view), RequestCode.VIEW_MESSAGE_BY_ID)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
         server.register(self._of_queue(code, self.search_offset, self._in_thread(self.search_offset)), code)
         for code, serve in (
@@ -98,12 +101,12 @@ class QueryProcessor:
         header = request.read(ViewMessageRequestHeader)
         offset, topic = header.offset, (header.topic or "").strip()
         record, message, error = self._store.select_record(offset), None, None
-        if record is not None and (topic or self._broker.control is not None):
+        if record is not None and (topic or self._records.are_checked):
             try:
                 message = decode_message(bytes(record))
             except CorruptionError as found:
                 error = found
-        require_record(self._broker, channel, request, message, Action.GET)
+        self._records.require_record(channel, request, message, Action.GET)
         if record is None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"

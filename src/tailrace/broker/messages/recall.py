@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import final
 
-from tailrace.broker.core.context import BrokerContext
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.names import MSG_REGION
 from tailrace.formats.recall_handle import parse_handle
@@ -13,6 +14,7 @@ from tailrace.formats.requests.message_headers import (
     RecallMessageRequestHeader,
     RecallMessageResponseHeader,
 )
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
 from tailrace.timer.recall import RECALLED, recall_messages, was_recalled
@@ -24,11 +26,14 @@ __all__ = ["RecallMessageProcessor"]
 class RecallMessageProcessor:
     """Puts the messages that delete timers."""
 
-    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
-        self._broker = broker
+    def __init__(
+        self, clock: Clock, store: MessageStore, config: BrokerConfig, durable: DurableAnswers | None = None,
+    ) -> None:
+        self._clock, self._store, self._config = clock, store, config
+        self._topics = store.topics
         self._durable = durable
         # A client traces a recall only if the answer has the region.
-        self._common_ext = {MSG_REGION: broker.config.region_id}
+        self._common_ext = {MSG_REGION: config.region_id}
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -41,7 +46,7 @@ class RecallMessageProcessor:
         """
         header = request.read(RecallMessageRequestHeader)
         topic = header.topic
-        if self._broker.topics.select(topic) is None:
+        if self._topics.select(topic) is None:
             raise self._refusal(
                 ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist")
         try:
@@ -50,22 +55,22 @@ class RecallMessageProcessor:
             raise self._refusal(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid") from None
         if handle.topic != topic:
             raise self._refusal(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
-        if handle.broker_name != self._broker.config.broker_name:
+        if handle.broker_name != self._config.broker_name:
             raise self._refusal(
                 ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
-        now = self._broker.clock.now_ms()
+        now = self._clock.now_ms()
         left = handle.timestamp_ms - now
-        if not 0 < left < self._broker.store.config.timer_max_delay_sec * 1000:
+        if not 0 < left < self._store.config.timer_max_delay_sec * 1000:
             why = "timestamp invalid" + ("" if left > 0 else ", the message was due and is delivered")
             raise self._refusal(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {why}")
-        if was_recalled(handle, self._broker.store.query_records):
+        if was_recalled(handle, self._store.query_records):
             raise self._refusal(ResponseCode.ILLEGAL_OPERATION, f"recall failed, {RECALLED}")
         until = 0
         for message in recall_messages(
             handle, now, channel.born_host, header.producer_group or "",
-            append_topic=self._broker.store.config.append_topic_for_timer_delete_key,
+            append_topic=self._store.config.append_topic_for_timer_delete_key,
         ):
-            result = self._broker.store.put_inner(message)
+            result = self._store.put_inner(message)
             if not result.status.appended:
                 raise self._refusal(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
             until = max(until, result.until)

@@ -1,7 +1,7 @@
 """To whom a stored message belongs, and the check of a request that names it by its position or id.
 
 The check of requests sees only names. A request that names a message by an offset, an id, a receipt or a handle may
-name a message of any topic. Its processor looks the message up and calls `require_record`: the user needs the
+name a message of any topic. Its processor looks the message up and calls `Records.require_record`: the user needs the
 permission for the topic or the group to which the message belongs. A message that is missing and one that is
 forbidden are refused with the same answer.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, final
 
 from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
-from tailrace.broker.core.context import BrokerContext
+from tailrace.auth.check import AccessControl
 from tailrace.errors import RefusalError
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR
@@ -22,12 +22,15 @@ from tailrace.formats.pop import retry_owner
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.formats.requests.table import Action
 from tailrace.model import MessageExt
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel
 from tailrace.requests.caller import RemotingCaller
+from tailrace.requests.config_changes import ConfigChanges
 from tailrace.requests.reply import Answer, Serve
+from tailrace.requests.worker import RequestWorker
 from tailrace.timer.properties import PARKED_TOPIC
 
-__all__ = ["owners_of", "real_topic_of", "require", "require_record", "with_record"]
+__all__ = ["Records", "owners_of", "real_topic_of"]
 
 _HOLD_OTHERS: Final = frozenset({
     N.SCHEDULE_TOPIC, N.TIMER_TOPIC, PARKED_TOPIC, N.HALF_TOPIC, N.CHECK_MAX_TIME_TOPIC})
@@ -58,71 +61,79 @@ def owners_of(message: MessageExt, action: Action) -> list[Access]:
         topic_access(name, action) for name in names.split(LMQ_DISPATCH_SEPARATOR) if name.startswith(N.LMQ_PREFIX)]
 
 
-def require_record(
-    broker: BrokerContext, channel: Channel, request: RemotingCommand, message: MessageExt | None, action: Action
-) -> None:
-    """Raise RefusalError unless the user that sent a request may do something with a message; None if it is missing.
+@final
+class Records:
+    """The records that requests name. ``control`` is None without users, and then nothing is checked."""
 
-    Any thread may call it. Nothing happens without users.
-    """
-    control = broker.control
-    if control is not None:
-        accesses = [] if message is None else owners_of(message, action)
-        _on_loop(broker.loop, lambda: control.require_record(channel, request, *accesses))
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, control: AccessControl | None,
+        changes: ConfigChanges, cold_reads: RequestWorker,
+    ) -> None:
+        self._loop, self._store, self._control, self._changes = loop, store, control, changes
+        self._cold_reads = cold_reads
 
+    @property
+    def are_checked(self) -> bool:
+        """Whether there are users."""
+        return self._control is not None
 
-def require(broker: BrokerContext, channel: Channel, request: RemotingCommand, *accesses: Access) -> None:
-    """Raise RefusalError unless the user that sent a request may also do all of this.
+    def require_record(
+        self, channel: Channel, request: RemotingCommand, message: MessageExt | None, action: Action
+    ) -> None:
+        """Raise RefusalError unless the user of a request may do something with a message; None if it is missing.
 
-    Any thread may call it. Nothing happens without users.
-    """
-    control = broker.control
-    if control is not None:
-        _on_loop(broker.loop, lambda: control.require(channel, request, *accesses))
+        Any thread may call it.
+        """
+        if (control := self._control) is not None:
+            accesses = [] if message is None else owners_of(message, action)
+            self._on_loop(lambda: control.require_record(channel, request, *accesses))
 
+    def require(self, channel: Channel, request: RemotingCommand, *accesses: Access) -> None:
+        """Raise RefusalError unless the user of a request may also do all of this. Any thread may call it."""
+        if (control := self._control) is not None:
+            self._on_loop(lambda: control.require(channel, request, *accesses))
 
-def with_record(broker: BrokerContext, serve: Serve, place: Callable[[RemotingCommand], int | None]) -> Serve:
-    """Return a processor of requests that name a record: ``serve``, which never waits for the disk.
+    def first(self, serve: Serve, place: Callable[[RemotingCommand], int | None]) -> Serve:
+        """Return a processor of requests that name a record: ``serve``, which never waits for the disk.
 
-    ``place`` returns the position of the record, None if the request names none. If the record is not in memory, a
-    thread reads it first; ``serve`` then finds it at hand. Topics and groups that the request lacks are created, as by
-    `creates_missing`. Errors of ``place`` are left to ``serve``.
-    """
-    store, loop = broker.store, broker.loop
+        ``place`` returns the position of the record, None if the request names none. If the record is not in memory, a
+        thread reads it first; ``serve`` then finds it at hand. Topics and groups that the request lacks are created, as
+        by `creates_missing`. Errors of ``place`` are left to ``serve``.
+        """
+        store, loop, changes = self._store, self._loop, self._changes
 
-    def served(channel: Channel, request: RemotingCommand) -> Answer:
-        caller = RemotingCaller(channel, request)
-        try:
-            at = place(request)
-        except (ValueError, RefusalError):
-            at = None
-        if at is None or at < 0 or not loop.is_running() or store.is_in_memory(at):
-            return broker.changes.serve(caller, partial(serve, channel, request))
+        def served(channel: Channel, request: RemotingCommand) -> Answer:
+            caller = RemotingCaller(channel, request)
+            try:
+                at = place(request)
+            except (ValueError, RefusalError):
+                at = None
+            if at is None or at < 0 or not loop.is_running() or store.is_in_memory(at):
+                return changes.serve(caller, partial(serve, channel, request))
 
-        def then(record: bytes | None) -> Answer:
-            def again() -> Answer:
-                store.at_hand(at, record)
-                try:
-                    return serve(channel, request)
-                finally:
-                    store.at_hand(-1, None)
+            def then(record: bytes | None) -> Answer:
+                def again() -> Answer:
+                    store.at_hand(at, record)
+                    try:
+                        return serve(channel, request)
+                    finally:
+                        store.at_hand(-1, None)
 
-            return broker.changes.serve(caller, again)
+                return changes.serve(caller, again)
 
-        group = request.ext.get("group") or request.ext.get("consumerGroup") or ""
-        broker.cold_reads.submit(caller.reply(), partial(store.record_at, at), then, group)
-        return None
+            group = request.ext.get("group") or request.ext.get("consumerGroup") or ""
+            self._cold_reads.submit(caller.reply(), partial(store.record_at, at), then, group)
+            return None
 
-    return served
+        return served
 
+    def _on_loop(self, check: Callable[[], None]) -> None:
+        """Call a function in the thread of the event loop, where access control is used."""
+        if self._loop is asyncio._get_running_loop() or not self._loop.is_running():
+            check()
+            return
 
-def _on_loop(loop: asyncio.AbstractEventLoop, check: Callable[[], None]) -> None:
-    """Call a function in the thread of the event loop, where access control is used."""
-    if loop is asyncio._get_running_loop() or not loop.is_running():
-        check()
-        return
+        async def call() -> None:
+            check()
 
-    async def call() -> None:
-        check()
-
-    asyncio.run_coroutine_threadsafe(call(), loop).result()
+        asyncio.run_coroutine_threadsafe(call(), self._loop).result()

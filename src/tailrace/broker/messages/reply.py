@@ -11,14 +11,18 @@ question that its user may consume (`AskedQuestions`).
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.messages.sent_properties import check_named
+from tailrace.broker.clients.client_manager import ProducerManager
+from tailrace.broker.core.addresses import Addresses
+from tailrace.broker.messages.sent_properties import NamedProperties
 from tailrace.broker.messages.service import BUSY, MessageService, plain_sys_flag
-from tailrace.broker.statistics.traffic import message_type
+from tailrace.broker.statistics.traffic import Traffic, message_type
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
 from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, decode_properties
 from tailrace.formats.names import MSG_REGION, PUSH_REPLY_TIME, REPLY_TO_CLIENT, TRACE_ON, WAIT
@@ -31,9 +35,10 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.caller import RemotingCaller
-from tailrace.requests.config_changes import MissingConfigError
+from tailrace.requests.config_changes import ConfigChanges, MissingConfigError
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
 from tailrace.requests.reply import Answer, Reply, ReplyTasks, WaitingRequests, as_it_is
 from tailrace.store.append import kind_of
@@ -74,16 +79,18 @@ class ReplyMessageProcessor:
     """
 
     def __init__(
-        self, broker: BrokerContext, messages: MessageService, durable: DurableAnswers | None = None
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, store: MessageStore, config: BrokerConfig,
+        addresses: Addresses, producers: ProducerManager, changes: ConfigChanges, traffic: Traffic,
+        named: NamedProperties | None, messages: MessageService, durable: DurableAnswers | None = None,
     ) -> None:
-        self._broker = broker
-        self._messages = messages
-        self._durable = durable
-        self._tasks = ReplyTasks(broker.loop)
+        self._clock, self._store, self._config, self._addresses = clock, store, config, addresses
+        self._producers, self._changes, self._traffic, self._named = producers, changes, traffic, named
+        self._topics = store.topics
+        self._messages, self._durable = messages, durable
+        self._tasks = ReplyTasks(loop)
         self._under_way = WaitingRequests(
             "replies", PUSHES_MAX, PUSHES_OF_CHANNEL_MAX, BYTES_MAX, BYTES_OF_CHANNEL_MAX)
         """Pushes under way, counted for the connections of their producers."""
-        config = broker.config
         self._common_ext = {
             MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
 
@@ -118,7 +125,7 @@ class ReplyMessageProcessor:
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
-            return self._broker.changes.provide(
+            return self._changes.provide(
                 RemotingCaller(channel, request), missing, partial(self._reply, channel, request, header))
         self._tasks.start(reply, self._push_and_store(channel, request, push), as_it_is)
         return None
@@ -128,7 +135,7 @@ class ReplyMessageProcessor:
     ) -> _Push:
         """Return the reply to push and to store. Raises RefusalError or MissingConfigError."""
         if self._durable is not None and self._durable.full:
-            self._broker.store.refused_puts.count(FLOW_CONTROL, BUSY)
+            self._store.refused_puts.count(FLOW_CONTROL, BUSY)
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
         # With its flags, unlike in RocketMQ, so that readers can decompress the stored body.
         sys_flag = plain_sys_flag(header.sys_flag)
@@ -140,12 +147,10 @@ class ReplyMessageProcessor:
             events.REPLY_REFUSED.log(_log, peer=channel.peer, reason=f"no {REPLY_TO_CLIENT}")
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"reply message properties[{REPLY_TO_CLIENT}] is null")
-        if (control := self._broker.control) is not None:
-            self._broker.asked.check_reply(control, channel, request, properties)
-        if self._broker.control is not None:
-            check_named(self._broker, channel, request, header.topic, header.properties or "")
+        if self._named is not None:
+            self._named.check_reply(channel, request, header.topic, header.properties or "", properties)
         config, queue_id = self._messages.place(header)
-        producer = self._broker.producers.find_channel(client_id)
+        producer = self._producers.find_channel(client_id)
         if producer is None:
             remark = f"push reply message fail, channel of <{client_id}> not found."
             events.REPLY_REFUSED.log(_log, peer=channel.peer, reason=remark)
@@ -154,7 +159,7 @@ class ReplyMessageProcessor:
             config.topic_name, queue_id, request.body, stored, header.flag, sys_flag,
             header.born_timestamp, channel.born_host, header.reconsume_times or 0, 0,
             properties.get(WAIT) != "false")
-        properties[PUSH_REPLY_TIME] = str(self._broker.clock.now_ms())
+        properties[PUSH_REPLY_TIME] = str(self._clock.now_ms())
         return _Push(client_id, producer, RemotingCommand(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
             self._push_header(channel, header, encode_properties(properties).decode()).to_ext(),
@@ -179,12 +184,12 @@ class ReplyMessageProcessor:
         return ReplyMessageRequestHeader(
             header.producer_group, header.topic, header.default_topic, header.default_topic_queue_nums,
             header.queue_id, header.sys_flag, header.born_timestamp, header.flag,
-            born_host=channel.peer, store_host=self._broker.address,
-            store_timestamp=self._broker.clock.now_ms(), properties=properties,
+            born_host=channel.peer, store_host=self._addresses.broker,
+            store_timestamp=self._clock.now_ms(), properties=properties,
             reconsume_times=header.reconsume_times, unit_mode=bool(header.unit_mode))
 
     async def _push_and_store(self, channel: Channel, request: RemotingCommand, push: _Push) -> RemotingCommand | None:
-        return self._store(channel, request, push, ok=await self._push(push))
+        return self._put(channel, request, push, ok=await self._push(push))
 
     async def _push(self, push: _Push) -> bool:
         try:
@@ -198,7 +203,7 @@ class ReplyMessageProcessor:
         events.REPLY_NOT_PUSHED.log(_log, client=push.client_id, peer=push.producer.peer, reason=reason)
         return False
 
-    def _store(
+    def _put(
         self, channel: Channel, request: RemotingCommand, push: _Push, *, ok: bool
     ) -> RemotingCommand | None:
         """Store the reply and return the answer; None if the answer is sent when the reply is durable.
@@ -209,13 +214,13 @@ class ReplyMessageProcessor:
         message, until = push.message, 0
         place = {"msgId": "0", "queueId": str(message.queue_id), "queueOffset": "0"} if ok else {}
         # The topic may have been deleted in the meantime.
-        if self._broker.config.store_reply_message_enable and self._broker.topics.select(message.topic):
-            store = self._broker.store
+        if self._config.store_reply_message_enable and self._topics.select(message.topic):
+            store = self._store
             kind = message_type(kind_of(message), message.properties)
             result = store.put_inner(message)
             if result.status.appended and result.until >= 0:
                 until = result.until
-                self._broker.traffic.take_in(
+                self._traffic.take_in(
                     message.topic, kind, result.msg_num, until - result.phy_offset)
                 place = {
                     "msgId": f"{store.inner.store_host.hex().upper()}{result.phy_offset:016X}",

@@ -9,9 +9,8 @@ from typing import Final, final
 
 import orjson
 
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.messages.proven_topics import ProvenTopics
 from tailrace.broker.messages.service import MessageService
+from tailrace.broker.statistics.traffic import Traffic
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import (
     BINARY_HEAD,
@@ -34,8 +33,7 @@ from tailrace.model import PutMessageResult
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.server import failure_of
 from tailrace.requests.caller import RemotingCaller
-from tailrace.requests.config_changes import MissingConfigError
-from tailrace.requests.durable_answers import DurableAnswers
+from tailrace.requests.config_changes import ConfigChanges, MissingConfigError
 from tailrace.requests.reply import Reply
 
 __all__ = ["SendMessageProcessor"]
@@ -45,14 +43,10 @@ __all__ = ["SendMessageProcessor"]
 class SendMessageProcessor:
     """The remoting edge of `MessageService`: reads the headers of sends, and encodes the answers."""
 
-    def __init__(
-        self, broker: BrokerContext, durable: DurableAnswers, *, wait_durable: bool,
-        max_message_size: int, proven: ProvenTopics | None = None,
-    ) -> None:
-        self.messages = MessageService(
-            broker, durable, wait_durable=wait_durable, max_message_size=max_message_size, proven=proven)
-        self._changes = broker.changes
-        self._counted = broker.traffic.sends
+    def __init__(self, messages: MessageService, changes: ConfigChanges, traffic: Traffic) -> None:
+        self.messages = messages
+        self._changes = changes
+        self._counted = traffic.sends
         self._common_ext = self.messages.common_ext
         self._tail = b"".join(
             _field(name, value.encode()) for name, value in self._common_ext.items()

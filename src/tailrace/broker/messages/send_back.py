@@ -10,8 +10,11 @@ from typing import Final, final
 
 from tailrace import events
 from tailrace.auth.accesses import topic_access
-from tailrace.broker.core.context import BrokerContext
-from tailrace.broker.messages.records import require_record, with_record
+from tailrace.auth.check import AccessControl
+from tailrace.broker.core.creations import Creations
+from tailrace.broker.messages.records import Records
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.env.entropy import Entropy
 from tailrace.errors import RefusalError
 from tailrace.formats import names as N
 from tailrace.formats.copied_properties import room_to_wait
@@ -26,6 +29,7 @@ from tailrace.formats.requests.message_headers import ConsumerSendMsgBackRequest
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
+from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
@@ -48,10 +52,13 @@ class SendBackProcessor:
     With ``durable`` answers wait until the message is durable, because the consumer does not send it again.
     """
 
-    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
-        self._broker = broker
-        self._durable = durable
-        self.send_back = with_record(broker, self._send_back, _place)
+    def __init__(
+        self, entropy: Entropy, store: MessageStore, creations: Creations, traffic: Traffic,
+        control: AccessControl | None, records: Records, durable: DurableAnswers | None = None,
+    ) -> None:
+        self._entropy, self._store, self._creations, self._traffic = entropy, store, creations, traffic
+        self._control, self._records, self._durable = control, records, durable
+        self.send_back = self._records.first(self._send_back, _place)
         """Puts the message into the log again and answers success: request 36."""
 
     def register(self, server: RemotingServer) -> None:
@@ -61,7 +68,7 @@ class SendBackProcessor:
     def _send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         header = request.read(ConsumerSendMsgBackRequestHeader)
         name, level = header.group, header.delay_level
-        group = self._broker.group(name)
+        group = self._creations.group(name)
         if group is None:
             raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
@@ -74,9 +81,9 @@ class SendBackProcessor:
             raise RefusalError(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.topic_name}] sending message is forbidden")
-        message = self._broker.store.look_message_by_offset(header.offset)
+        message = self._store.look_message_by_offset(header.offset)
         if message is not None or not self._may_know(channel, request, header):
-            require_record(self._broker, channel, request, message, Action.SUB)
+            self._records.require_record(channel, request, message, Action.SUB)
         if self._is_ended(message, header.offset, header.origin_topic or ""):
             events.A_MESSAGE_OF_A_DELETED_TOPIC_IS_NOT_RETRIED.log(
                 _log, group=name, topic=header.origin_topic, phy_offset=header.offset)
@@ -93,15 +100,15 @@ class SendBackProcessor:
             topic = self._topic(f"{N.DLQ_GROUP_TOPIC_PREFIX}{name}", 1, 0)
         elif level == 0:
             level = FIRST_LEVEL + message.reconsume_times
-        queue_id = 0 if dead else self._broker.entropy.randrange(group.retry_queue_nums)
-        result = self._broker.store.put_inner(
+        queue_id = 0 if dead else self._entropy.randrange(group.retry_queue_nums)
+        result = self._store.put_inner(
             _again(message, topic.topic_name, queue_id, level))
         if not result.status.appended:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, result.status.name)
-        self._broker.traffic.sent_back(_came_from(message), name)
-        self._broker.traffic.dead_letters[name] += dead
+        self._traffic.sent_back(_came_from(message), name)
+        self._traffic.dead_letters[name] += dead
         if dead:
-            self._broker.traffic.counters.add(
+            self._traffic.counters.add(
                 "SNDBCK2DLQ_TIMES", f"{request.ext.get('Owner', 'null')[:OWNER_MAX]}@"
                 f"{header.origin_topic or 'null'}@{name}@SEND_BACK_TO_DLQ", 1)
         return when_durable(self._durable, channel, request, request.answer(), result.until)
@@ -110,17 +117,17 @@ class SendBackProcessor:
         self, channel: Channel, request: RemotingCommand, header: ConsumerSendMsgBackRequestHeader
     ) -> bool:
         """Return whether the answer may say that the topic of a missing message was deleted."""
-        control, origin = self._broker.control, header.origin_topic or ""
+        control, origin = self._control, header.origin_topic or ""
         return control is None or (self._is_ended(None, header.offset, origin) and control.permits(
             sender_of(request), channel.peer_ip, topic_access(origin, Action.SUB)))
 
     def _is_ended(self, message: MessageExt | None, phy_offset: int, origin: str) -> bool:
         """Return True if a message belongs to a topic that was deleted after the message was stored."""
         topics = {origin} if message is None else {message.topic, message.properties.get(N.RETRY_TOPIC, "")}
-        return any(phy_offset < self._broker.store.inner.lives.deleted_up_to(topic) for topic in topics)
+        return any(phy_offset < self._store.inner.lives.deleted_up_to(topic) for topic in topics)
 
     def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
-        return self._broker.topic(topic, queue_nums, sys_flag)
+        return self._creations.topic(topic, queue_nums, sys_flag)
 
 
 def _came_from(message: MessageExt) -> str:

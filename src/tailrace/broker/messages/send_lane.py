@@ -13,14 +13,17 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import kernels
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.proven_topics import ProvenTopics
 from tailrace.broker.messages.send import SendMessageProcessor
-from tailrace.broker.statistics.traffic import FIFO, NORMAL
+from tailrace.broker.static_topics.logical_queues import StaticTopics
+from tailrace.broker.statistics.traffic import FIFO, NORMAL, Traffic
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
 from tailrace.formats.remoting import INT32, RequestCode, SerializeType
 from tailrace.kernels.send_lane import PlainSends
 from tailrace.model import PutMessageResult, PutMessageStatus
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.durable_answers import DurableAnswers, JoinedReply
 
@@ -40,18 +43,12 @@ class SendLane:
     """Serves plain sends. ``wait_durable`` is True with flushDiskType=SYNC_FLUSH. Used in the event loop's thread."""
 
     def __init__(
-        self, broker: BrokerContext, durable: DurableAnswers, processor: SendMessageProcessor, proven: ProvenTopics, *,
-        wait_durable: bool,
+        self, clock: Clock, store: MessageStore, config: BrokerConfig, static_topics: StaticTopics, traffic: Traffic,
+        durable: DurableAnswers, processor: SendMessageProcessor, proven: ProvenTopics, *, wait_durable: bool,
     ) -> None:
-        self._config = broker.config
-        self._clock = broker.clock
-        self._store = broker.store
-        self._traffic = broker.traffic
-        self._mappings = broker.static_topics.table
-        self._durable = durable
-        self._processor = processor
-        self._proven = proven
-        self._wait_durable = wait_durable
+        self._config, self._clock, self._store, self._traffic = config, clock, store, traffic
+        self._mappings = static_topics.table
+        self._durable, self._processor, self._proven, self._wait_durable = durable, processor, proven, wait_durable
         self._sends: PlainSends | None = None
 
     def register(self, server: RemotingServer) -> None:

@@ -19,9 +19,12 @@ overwritten by the broker. The kind of a message (``kernels.shared.kinds``) tell
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import final
 
 from tailrace.auth.accesses import Access, group_access, topic_access
-from tailrace.broker.core.context import BrokerContext
+from tailrace.auth.check import AccessControl
+from tailrace.broker.clients.connected import ConnectedClients
+from tailrace.broker.core.asked import AskedQuestions
 from tailrace.broker.transactions.half_messages import FreshHalf
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR
@@ -30,44 +33,66 @@ from tailrace.formats.requests.table import Action
 from tailrace.model import MessageExtBrokerInner
 from tailrace.remoting import Channel
 
-__all__ = ["check_named", "check_properties"]
+__all__ = ["NamedProperties"]
 
 
-def check_properties(
-    broker: BrokerContext, channel: Channel, request: RemotingCommand, properties: str, message: MessageExtBrokerInner,
-    half: FreshHalf | None,
-) -> None:
-    """Raise RefusalError if the user of a message may not name what its properties name.
+@final
+class NamedProperties:
+    """Checks what users name in properties. There is none without users."""
 
-    ``properties`` are those that the client sent. Call it only if there are users.
-    """
-    topic = message.topic if half is None else half.committed.topic
-    is_named = check_named(broker, channel, request, topic, properties)
-    if N.REPLY_TO_CLIENT in properties and topic[0] != "%":
-        broker.asked.note(channel, request, topic, properties)
-    if half is not None:
-        if half.group != topic:
-            _check_producers(broker, channel, request, half.group)
-    elif not is_named and topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX) and "_" in topic and "+" not in topic:
-        # A name with several users: without an owner the message would belong to all of them.
-        message.properties += b"%b\x01%b\x02" % (
-            N.ORIGIN_GROUP.encode(), topic.removeprefix(N.RETRY_GROUP_TOPIC_PREFIX).encode())
+    def __init__(self, control: AccessControl, clients: ConnectedClients, asked: AskedQuestions) -> None:
+        self._control, self._clients, self._asked = control, clients, asked
 
+    def check(
+        self, channel: Channel, request: RemotingCommand, properties: str, message: MessageExtBrokerInner,
+        half: FreshHalf | None,
+    ) -> None:
+        """Raise RefusalError if the user of a message may not name what its properties name.
 
-def check_named(
-    broker: BrokerContext, channel: Channel, request: RemotingCommand, topic: str, properties: str
-) -> bool:
-    """Raise RefusalError if a user may not name the queues, topics and groups in properties of a message to a topic.
+        ``properties`` are those that the client sent.
+        """
+        topic = message.topic if half is None else half.committed.topic
+        is_named = self._check_named(channel, request, topic, properties)
+        if N.REPLY_TO_CLIENT in properties and topic[0] != "%":
+            self._asked.note(channel, request, topic, properties)
+        if half is not None:
+            if half.group != topic:
+                self._check_producers(channel, request, half.group)
+        elif not is_named and topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX) and "_" in topic and "+" not in topic:
+            # A name with several users: without an owner the message would belong to all of them.
+            message.properties += b"%b\x01%b\x02" % (
+                N.ORIGIN_GROUP.encode(), topic.removeprefix(N.RETRY_GROUP_TOPIC_PREFIX).encode())
 
-    Return whether they name any.
-    """
-    is_retry = topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX)
-    if not is_retry and N.RETRY_TOPIC not in properties and N.INNER_MULTI_DISPATCH not in properties:
-        return False
-    accesses = list(_named(properties, is_retry=is_retry))
-    if accesses and broker.control is not None:
-        broker.control.require(channel, request, *accesses)
-    return bool(accesses)
+    def check_reply(
+        self, channel: Channel, request: RemotingCommand, topic: str, properties: str, decoded: dict[str, str]
+    ) -> None:
+        """Raise RefusalError if a user may not send a reply with these properties, also given decoded, to a topic."""
+        self._asked.check_reply(self._control, channel, request, decoded)
+        self._check_named(channel, request, topic, properties)
+
+    def _check_named(self, channel: Channel, request: RemotingCommand, topic: str, properties: str) -> bool:
+        """Raise RefusalError if a user may not name queues, topics and groups in properties of a message to a topic.
+
+        Return whether they name any.
+        """
+        is_retry = topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX)
+        if not is_retry and N.RETRY_TOPIC not in properties and N.INNER_MULTI_DISPATCH not in properties:
+            return False
+        accesses = list(_named(properties, is_retry=is_retry))
+        if accesses:
+            self._control.require(channel, request, *accesses)
+        return bool(accesses)
+
+    def _check_producers(self, channel: Channel, request: RemotingCommand, group: str) -> None:
+        """Raise RefusalError if a producer group has members and all of them are clients of other users."""
+        control, user, members = self._control, sender_of(request), self._clients.producers.members(group)
+        if not members or control.needs_no_permission(request) or any(
+            self._clients.ids.user_of(member.client_id) == user for member in members
+        ):
+            return
+        raise control.refusal(
+            channel.peer_ip, request.code, "permission", user,
+            f"the producers of group {group[:200]} are of other users")
 
 
 def _named(properties: str, *, is_retry: bool) -> Iterator[Access]:
@@ -82,14 +107,3 @@ def _named(properties: str, *, is_retry: bool) -> Iterator[Access]:
             yield topic_access(value, Action.PUB | Action.SUB)
         elif name == N.ORIGIN_GROUP and value and is_retry:
             yield group_access(value, Action.SUB)
-
-
-def _check_producers(broker: BrokerContext, channel: Channel, request: RemotingCommand, group: str) -> None:
-    """Raise RefusalError if a producer group has members and all of them are clients of other users."""
-    control, user, members = broker.control, sender_of(request), broker.producers.members(group)
-    if control is None or not members or control.needs_no_permission(request) or any(
-        broker.client_ids.user_of(member.client_id) == user for member in members
-    ):
-        return
-    raise control.refusal(
-        channel.peer_ip, request.code, "permission", user, f"the producers of group {group[:200]} are of other users")

@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, final
 
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
+from tailrace.broker.core.creations import Creations
 from tailrace.broker.messages.proven_topics import ProvenTopics
-from tailrace.broker.messages.sent_properties import check_properties
-from tailrace.broker.statistics.traffic import NORMAL, is_delayed, message_type
+from tailrace.broker.messages.sent_properties import NamedProperties
+from tailrace.broker.static_topics.logical_queues import StaticTopics
+from tailrace.broker.statistics.traffic import NORMAL, Traffic, is_delayed, message_type
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
+from tailrace.broker.transactions.service import TransactionService
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
+from tailrace.env.entropy import Entropy
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import (
@@ -32,6 +38,7 @@ from tailrace.kernels import record
 from tailrace.kernels.properties import encode_properties, kind_and_key
 from tailrace.kernels.shared import constants as C
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import FORBIDDEN_TO_SEND, TopicConfig, validate_topic
 from tailrace.requests.caller import Caller
 from tailrace.requests.config_changes import Change, MissingConfigError
@@ -105,21 +112,20 @@ class MessageService:
     """Stores the messages of producers, and proves their topics. ``wait_durable``: with SYNC_FLUSH or a SYNC_MASTER."""
 
     def __init__(
-        self, broker: BrokerContext, durable: DurableAnswers, *, wait_durable: bool,
-        max_message_size: int, proven: ProvenTopics | None = None,
+        self, clock: Clock, entropy: Entropy, store: MessageStore, config: BrokerConfig, creations: Creations,
+        locks: RebalanceLockManager, static_topics: StaticTopics, transactions: TransactionService, traffic: Traffic,
+        named: NamedProperties | None, durable: DurableAnswers, *, wait_durable: bool,
+        proven: ProvenTopics | None = None,
     ) -> None:
         self.durable = durable
         """Has the answers that wait for the disk."""
-        self._broker = broker
-        self._clock = broker.clock
-        self._store = broker.store
-        self._topics = broker.topics
-        self._mappings = broker.static_topics.table
-        self._traffic = broker.traffic
-        self._wait_durable = wait_durable
-        self._max_message_size = max_message_size
-        self._proven = proven or ProvenTopics(broker.topics)
-        config = broker.config
+        self._config, self._creations, self._locks, self._static_topics = config, creations, locks, static_topics
+        self._transactions, self._named, self._clock, self._store = transactions, named, clock, store
+        self._topics = store.topics
+        self._mappings = static_topics.table
+        self._traffic, self._wait_durable = traffic, wait_durable
+        self._max_message_size = store.config.max_message_size
+        self._proven = proven or ProvenTopics(store.topics)
         self.common_ext = {N.MSG_REGION: config.region_id, N.TRACE_ON: "true" if config.trace_on else "false"}
         """Fields that each answer has, also a refusal."""
         self.own_properties = (
@@ -129,7 +135,7 @@ class MessageService:
         """Properties that each stored message gets."""
         self.sequence = 0
         """The number of the last unique key that was made, or queue that was chosen."""
-        self.key_property = f"{N.UNIQ_KEY}\x01{broker.entropy.u64():016X}".encode()
+        self.key_property = f"{N.UNIQ_KEY}\x01{entropy.u64():016X}".encode()
         """The start of the property with a unique key that is made; the sequence in 16 hexadecimal digits follows."""
 
     def send(
@@ -145,13 +151,13 @@ class MessageService:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
         logical = None
         if self._mappings:
-            logical = self._broker.static_topics.for_send(caller, header)
+            logical = self._static_topics.for_send(caller, header)
         message, kind, unique_key, half = self._message(
             header if logical is None else logical.header, body, caller, batch=batch)
-        if self._broker.control is not None and (
+        if self._named is not None and (
             half is not None or message.topic[0] == "%" or kind & (C.LMQ | C.NAMES)  # or it names nothing
         ):
-            check_properties(self._broker, caller.channel, caller.request, header.properties or "", message, half)
+            self._named.check(caller.channel, caller.request, header.properties or "", message, half)
         store, begun_ns = self._store, self._clock.monotonic_ns()
         if message.wait_store_msg_ok and (few := store.inner.replication.refusal):
             store.refused_puts.count(FEW_REPLICAS, few)
@@ -161,7 +167,7 @@ class MessageService:
         if result.until < 0 or not result.status.appended:
             raise self._refused(result)
         if half is not None:
-            self._broker.transactions.prepared(half, result)
+            self._transactions.prepared(half, result)
         queue_id, until = result.queue_id, result.until
         if logical is not None:
             result = logical.answer_of(result, is_elsewhere=half is not None or is_delayed(kind))
@@ -222,7 +228,7 @@ class MessageService:
             caller.born_host, times, 0, not kind & C.NO_WAIT, kind=kind)
         half = None
         if transactional is not None:
-            half = self._broker.transactions.prepare(message, transactional)
+            half = self._transactions.prepare(message, transactional)
         if len(stored) > SENT_PROPERTIES_MAX and topic[0] != "%":
             raise RefusalError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -246,7 +252,7 @@ class MessageService:
             sys_flag |= INNER_BATCH_BITS
         elif not sys_flag & SysFlag.INNER_BATCH:
             return None
-        properties[N.CLUSTER] = self._broker.config.broker_cluster_name
+        properties[N.CLUSTER] = self._config.broker_cluster_name
         stored = encode_properties(properties)
         flags = plain_sys_flag(sys_flag & ~INNER_BATCH_BITS) | sys_flag & INNER_BATCH_BITS
         return MessageExtBrokerInner(
@@ -290,7 +296,7 @@ class MessageService:
             raise MissingConfigError(Change(self._topics, self._topics.creation_in_send(
                 topic, header.default_topic, header.default_topic_queue_nums), creates=(topic,)))
         if topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX):
-            return self._broker.topic(topic, 1)
+            return self._creations.topic(topic, 1)
         raise RefusalError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
         )
@@ -359,7 +365,7 @@ class MessageService:
                 f"{config.topic_name}"
             )
         name = config.topic_name[len(N.RETRY_GROUP_TOPIC_PREFIX) :]
-        group = self._broker.group(name)
+        group = self._creations.group(name)
         if group is None:
             raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -368,9 +374,9 @@ class MessageService:
         limit = group.retry_max_times
         if caller.version >= VERSION_V3_4_9 and header.max_reconsume_times is not None:
             limit = header.max_reconsume_times
-        if times <= limit and not self._broker.locks.is_locked(name):
+        if times <= limit and not self._locks.is_locked(name):
             return config, queue_id
-        dead_letters = self._broker.topic(f"{N.DLQ_GROUP_TOPIC_PREFIX}{name}", 1)
+        dead_letters = self._creations.topic(f"{N.DLQ_GROUP_TOPIC_PREFIX}{name}", 1)
         self._traffic.dead_letters[name] += 1
         return dead_letters, 0
 
@@ -381,7 +387,7 @@ class MessageService:
             self._store.refused_puts.note(result)
         remark = result.remark or REMARKS.get(status, status.name)
         if status in (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED):
-            remark = REMARKS[PutMessageStatus.MESSAGE_ILLEGAL] % self._max_message_size
+            remark = REMARKS[PutMessageStatus.MESSAGE_ILLEGAL] % self._store.config.max_message_size
             if result.remark:
                 remark = f"{remark} {result.remark}"
         return RefusalError(CODES.get(status, ResponseCode.SYSTEM_ERROR), remark)

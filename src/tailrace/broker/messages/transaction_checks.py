@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.auth.accesses import topic_access
+from tailrace.auth.check import AccessControl
+from tailrace.broker.clients.connected import ConnectedClients
 from tailrace.broker.transactions.half_messages import (
     QUEUE_ID,
     check_times,
@@ -23,6 +25,8 @@ from tailrace.broker.transactions.half_messages import (
 )
 from tailrace.broker.transactions.half_queue import COMMITTED, PASSED
 from tailrace.broker.transactions.service import TransactionService
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.env.supervision import failed
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats import names as N
@@ -32,11 +36,12 @@ from tailrace.formats.requests.message_headers import CheckTransactionStateReque
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, create_message_id
+from tailrace.node.message_store import MessageStore
+from tailrace.requests.executors import Executors
 from tailrace.timer.parking import NEVER
 
 if TYPE_CHECKING:
     from tailrace.broker.clients.client_manager import ClientInfo
-    from tailrace.broker.core.context import BrokerContext
 
 __all__ = ["TransactionChecks"]
 
@@ -73,17 +78,23 @@ class Checked(NamedTuple):
 class TransactionChecks:
     """Makes the passes of a broker, one at a time."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-        self._service: TransactionService = broker.transactions
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, store: MessageStore, config: BrokerConfig,
+        executors: Executors, clients: ConnectedClients, transactions: TransactionService,
+        control: AccessControl | None,
+    ) -> None:
+        self._loop, self._clock, self._store, self._config = loop, clock, store, config
+        self._executors, self._clients, self._control = executors, clients, control
+        self._topics = store.topics
+        self._service: TransactionService = transactions
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
     def start_pass(self) -> None:
         """Begin a pass, unless one is under way or the store takes no writes."""
-        store = self._broker.store
+        store = self._store
         if self._task is None and not self._stopped and store.is_writeable and not store.lost_lock:
-            self._task = self._broker.loop.create_task(self._run())
+            self._task = self._loop.create_task(self._run())
 
     async def stop(self) -> None:
         """End the pass that is under way."""
@@ -103,7 +114,7 @@ class TransactionChecks:
 
     async def run_pass(self) -> None:
         """Check every half message that may be due, then advance the progress."""
-        service, threads, clock = self._service, self._broker.executors.transactions, self._broker.clock
+        service, threads, clock = self._service, self._executors.transactions, self._clock
         if not service.is_loaded and not await threads.run(service.load):
             return
         started_ms = clock.now_ms()
@@ -114,7 +125,7 @@ class TransactionChecks:
                 break
             looked = await threads.run(self._look, pending)
             if any(one.verdict is Verdict.GIVE_UP for one in looked):
-                await threads.run(self._broker.topics.create_if_missing, N.CHECK_MAX_TIME_TOPIC, 1)
+                await threads.run(self._topics.create_if_missing, N.CHECK_MAX_TIME_TOPIC, 1)
             if not all(self._act(one) for one in looked):
                 break
             at = looked[-1].offset + 1
@@ -133,7 +144,7 @@ class TransactionChecks:
         service = self._service
         base = service.queue.next_pending(service.queue.base)
         if base != service.queue.base:
-            await self._broker.executors.transactions.run(self._broker.store.flush)
+            await self._executors.transactions.run(self._store.flush)
         service.commit_progress(base)
 
     # -- in a thread
@@ -156,7 +167,7 @@ class TransactionChecks:
 
     def _read(self, offset: int) -> Checked:
         """Return a half message with its verdict by age and number of checks."""
-        result = self._broker.store.get_message(N.HALF_TOPIC, QUEUE_ID, offset, 1)
+        result = self._store.get_message(N.HALF_TOPIC, QUEUE_ID, offset, 1)
         if result.queue_offsets != [offset]:
             if offset >= result.max_offset:  # it has just been put and is not dispatched yet
                 return Checked(offset, Verdict.YOUNG)
@@ -176,11 +187,11 @@ class TransactionChecks:
 
         The age counts from the time at which the broker stored the message. A producer's clock may be wrong.
         """
-        config = self._broker.config
-        age_ms = max(0, self._broker.clock.now_ms() - self._broker.store.wall_time_of(half))
+        config = self._config
+        age_ms = max(0, self._clock.now_ms() - self._store.wall_time_of(half))
         if (
             check_times(half) >= config.transaction_check_max
-            or age_ms > self._broker.store.config.file_reserved_time * 3_600_000
+            or age_ms > self._store.config.file_reserved_time * 3_600_000
         ):
             return Verdict.GIVE_UP
         if check_times(half):  # a copy, which is younger than its message: that one was old enough
@@ -219,7 +230,7 @@ class TransactionChecks:
         return self._give_up(one.half) if one.verdict is Verdict.GIVE_UP else self._ask(one.half)
 
     def _give_up(self, half: MessageExt) -> bool:
-        result = self._broker.store.put_inner(given_up_message(half))
+        result = self._store.put_inner(given_up_message(half))
         if not result.status.appended:
             return self._not_put(half, result.remark or result.status.name, never=result.status in NEVER)
         self._service.queue.put(half.queue_offset, PASSED)
@@ -238,17 +249,17 @@ class TransactionChecks:
             return self._not_put(half, result.remark or result.status.name, never=result.status in NEVER)
         half.queue_offset, half.phy_offset = result.queue_offset, result.phy_offset
         half.store_timestamp = result.store_timestamp
-        channel = self._broker.producers.available_channel(
+        channel = self._clients.producers.available_channel(
             half.properties[N.PGROUP], partial(self._may_get, half.properties[N.REAL_TOPIC]))
         if channel is None:
             return True  # no producer is connected; a later pass checks the copy
-        store_host = self._broker.store.inner.store_host
+        store_host = self._store.inner.store_host
         header = CheckTransactionStateRequestHeader(
             tran_state_table_offset=half.queue_offset, commit_log_offset=half.phy_offset,
             topic=half.topic, msg_id=half.properties.get(N.UNIQ_KEY),
             transaction_id=half.properties.get(N.UNIQ_KEY),
             offset_msg_id=create_message_id(store_host, half.phy_offset))
-        ext = {**header.to_ext(), "bname": self._broker.config.broker_name}
+        ext = {**header.to_ext(), "bname": self._config.broker_name}
         channel.request_oneway(RemotingCommand(
             RequestCode.CHECK_TRANSACTION_STATE, ext, record_for_producer(half, store_host),
             version=MQ_VERSION))
@@ -260,9 +271,9 @@ class TransactionChecks:
 
         Any client can name any producer group in its heartbeat.
         """
-        control = self._broker.control
+        control = self._control
         return control is None or control.permits(
-            self._broker.client_ids.user_of(producer.client_id) or "", producer.channel.peer_ip,
+            self._clients.ids.user_of(producer.client_id) or "", producer.channel.peer_ip,
             topic_access(topic, Action.PUB))
 
     def _not_put(self, half: MessageExt, reason: str, *, never: bool) -> bool:

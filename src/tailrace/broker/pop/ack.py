@@ -11,10 +11,14 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol, final
 
 from tailrace.broker.consumers.consumer_checks import check_queue, existing_topic, no_group
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.revive_log import ReviveLog
-from tailrace.broker.pop.fields import check_writable, receipt_of
+from tailrace.broker.pop.fields import receipt_of
 from tailrace.broker.pop.polling import PopLongPollingService
+from tailrace.broker.pop.progress import PopProgress
+from tailrace.broker.pop.requests import PopRequests
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
@@ -32,7 +36,9 @@ from tailrace.formats.requests.message_headers import (
     ChangeInvisibleTimeResponseHeader,
 )
 from tailrace.model import PutMessageResult, PutMessageStatus
-from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
+from tailrace.node.consumer_order_info import NOT_POPPED
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.bodies import json_object, number_in, objects_in, text_in
 from tailrace.requests.durable_answers import DurableAnswers, Then, when_durable
@@ -76,14 +82,14 @@ class AckService:
     """
 
     def __init__(
-        self, broker: BrokerContext, revive_log: ReviveLog, order: ConsumerOrderInfoManager,
+        self, clock: Clock, store: MessageStore, config: BrokerConfig, groups: SubscriptionGroupManager,
+        traffic: Traffic, revive_log: ReviveLog, progress: PopProgress, requests: PopRequests,
         polling: PopLongPollingService[Any], durable: DurableAnswers | None = None,
     ) -> None:
-        self._broker = broker
-        self._store = broker.store
-        self._revive_log = revive_log
-        self._order = order
-        self._polling = polling
+        self._clock, self._config, self._groups, self._traffic = clock, config, groups, traffic
+        self._revive_log, self._progress, self._requests = revive_log, progress, requests
+        self._topics = store.topics
+        self._store, self._polling = store, polling
         self.durable = durable
         """Has the answers that wait for the disk; None if none does."""
         self.lite: LiteAcks | None = None
@@ -112,11 +118,11 @@ class AckService:
 
     def ack_batch(self, body: Mapping[str, Any]) -> int:
         """Acknowledge messages of one or more checkpoints; return what `ack` returns."""
-        check_writable(self._broker)
+        self._requests.check_writable()
         acks = objects_in(body, "acks", ACKS_MAX)
         if not acks:
             raise RefusalError(ResponseCode.NO_MESSAGE, "the request acknowledges no message")
-        broker_name = body.get("brokerName") or self._broker.config.broker_name
+        broker_name = body.get("brokerName") or self._config.broker_name
         if not isinstance(broker_name, str) or not broker_name.isprintable():
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "brokerName is not a name")
         read = [self._batch_entry(entry, broker_name) for entry in acks]  # check all before one is stored
@@ -151,12 +157,12 @@ class AckService:
             offsets = ack_offsets(start, text_in(entry, "b"))
         except ValueError as error:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        if revive_queue_id != ORDER_REVIVE_QUEUE and not 0 <= revive_queue_id < self._broker.config.revive_queue_num:
+        if revive_queue_id != ORDER_REVIVE_QUEUE and not 0 <= revive_queue_id < self._config.revive_queue_num:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
-                f"rq names revive queue {revive_queue_id}, there are {self._broker.config.revive_queue_num}")
+                f"rq names revive queue {revive_queue_id}, there are {self._config.revive_queue_num}")
         self._check_names(group, topic, queue_id)
-        if existing_topic(self._broker, topic).is_lite:
+        if existing_topic(self._topics, topic).is_lite:
             raise RefusalError(ResponseCode.ILLEGAL_OPERATION, "batch ack lite is not supported.")
         low, high = self._store.queue_of(topic, queue_id).bounds
         ack = Ack(
@@ -168,25 +174,25 @@ class AckService:
         self, ack: Ack, invisible_time: int, revive_queue_id: int, *, settles: bool = True
     ) -> PutMessageResult:
         result = _stored(self._revive_log.put_ack(ack, invisible_time, revive_queue_id), "acknowledgement")
-        self._broker.traffic.revive_log_put("ACK", ack.topic, ack.group, len(ack.offsets))
+        self._traffic.revive_log_put("ACK", ack.topic, ack.group, len(ack.offsets))
         if settles:
             self._settled(ack.topic, ack.group, ack.queue_id, len(ack.offsets), ack.pop_time)
         return result
 
     def _settled(self, topic: str, group: str, queue_id: int, count: int, pop_time: int) -> None:
         """Count messages as no longer in flight; if that ends a stop of the queue, wake a pop that waits for it."""
-        metrics, config, key = self._broker.pop_metrics, self._broker.config, (topic, group, queue_id)
+        metrics, config, key = self._progress.metrics, self._config, (topic, group, queue_id)
         metrics.settled(*key, count, pop_time)
         if key in metrics.stopped and metrics.in_flight(*key) <= config.pop_inflight_message_threshold:
             metrics.stopped.discard(key)
             self._polling.notify_free(normal_topic(topic, group), group, queue_id)
 
     def _ack_in_order(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> None:
-        offsets = self._broker.offsets
+        offsets = self._progress.offsets
         committed = offsets.query(group, topic, queue_id)
         if offset < committed:
             return
-        following = self._order.commit(topic, group, queue_id, offset, pop_time)
+        following = self._progress.order.commit(topic, group, queue_id, offset, pop_time)
         if following == NOT_POPPED:
             raise RefusalError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -195,7 +201,7 @@ class AckService:
         if following >= 0:
             if not offsets.is_reset(group, topic, queue_id):
                 offsets.commit(group, topic, queue_id, following)
-            if not self._order.is_blocked(None, topic, group, queue_id, 0):
+            if not self._progress.order.is_blocked(None, topic, group, queue_id, 0):
                 self._polling.notify_free(topic, group, queue_id)
 
     # -- another time
@@ -217,10 +223,11 @@ class AckService:
                 ResponseCode.NO_MESSAGE,
                 f"offset is illegal, key:{topic}@{queue_id}, change:{offset}, store:{low}~{high}")
         receipt = self._receipt(header.extra_info, queue_id)
-        now = self._broker.clock.now_ms()
+        now = self._clock.now_ms()
         if receipt.is_order:
-            if offset >= self._broker.offsets.query(group, topic, queue_id):
-                self._order.change_visible(topic, group, queue_id, offset, receipt.pop_time, now + invisible_time)
+            if offset >= self._progress.offsets.query(group, topic, queue_id):
+                self._progress.order.change_visible(
+                    topic, group, queue_id, offset, receipt.pop_time, now + invisible_time)
             return Changed(ChangeInvisibleTimeResponseHeader(
                 receipt.pop_time, now + invisible_time - receipt.pop_time, receipt.revive_queue_id))
         # A checkpoint is identified by its first offset and its pop time. The acknowledgement below ends the old
@@ -229,7 +236,7 @@ class AckService:
         made = _stored(self._revive_log.put_checkpoint(PopCheckPoint(
             offset, now, invisible_time, queue_id, topic, group, receipt.broker_name, (0,), 1, suspend=header.suspend),
             receipt.revive_queue_id), "checkpoint")
-        self._broker.traffic.revive_log_put("CK", topic, group)
+        self._traffic.revive_log_put("CK", topic, group)
         changed = ChangeInvisibleTimeResponseHeader(now, invisible_time, receipt.revive_queue_id)
         old = Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name)
 
@@ -253,7 +260,7 @@ class AckService:
         self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
     ) -> tuple[str, str, int, int]:
         """Return group, topic, queue and offset of a request after checks. Raises RefusalError."""
-        check_writable(self._broker)
+        self._requests.check_writable()
         self._check_names(header.consumer_group, header.topic, header.queue_id)
         return header.consumer_group, header.topic, header.queue_id, header.offset
 
@@ -263,12 +270,12 @@ class AckService:
         return self.lite
 
     def _check_names(self, group: str, topic: str, queue_id: int) -> None:
-        check_queue(existing_topic(self._broker, topic), queue_id, ResponseCode.MESSAGE_ILLEGAL)
-        if self._broker.groups.select(group) is None:
+        check_queue(existing_topic(self._topics, topic), queue_id, ResponseCode.MESSAGE_ILLEGAL)
+        if self._groups.select(group) is None:
             raise no_group(group)
 
     def _receipt(self, extra_info: str, queue_id: int) -> ExtraInfo:
-        receipt = receipt_of(extra_info, self._broker.config.revive_queue_num)
+        receipt = receipt_of(extra_info, self._config.revive_queue_num)
         if receipt.queue_id not in {-1, queue_id}:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,

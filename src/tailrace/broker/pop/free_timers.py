@@ -13,12 +13,11 @@ __all__ = ["FreeTimers"]
 
 @final
 class FreeTimers:
-    """Calls ``free`` with topic, group and queue id at the time that was set last. Runs on the event loop."""
+    """Calls ``on_free`` with topic, group and queue id at the time that was set last. Runs on the event loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, free: Callable[[str, str, int], None]) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._free = free
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop, self._clock = loop, clock
+        self.on_free: list[Callable[[str, str, int], None]] = []
         self._timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
         self._stopped = False
 
@@ -32,7 +31,8 @@ class FreeTimers:
 
     def _end(self, key: tuple[str, str, int]) -> None:
         self._timers.pop(key, None)
-        self._free(*key)
+        for function in self.on_free:
+            function(*key)
 
     def stop(self) -> None:
         """Call nothing any more."""

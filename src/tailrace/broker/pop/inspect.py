@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, final
 
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.messages.waiters import PollResult
-from tailrace.broker.pop.fields import check_names, check_poppable, filter_of
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
+from tailrace.broker.pop.progress import PopProgress
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     READ_BYTES,
     Held,
+    PopRequests,
     arrivals_of,
     retry_topics,
-    wait,
 )
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.filters.message_filters import EVERYTHING, MessageFilter
-from tailrace.filters.retry_owner import own_messages, refuse_shared
+from tailrace.filters.retry_owner import own_messages
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import POP_MAX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -33,11 +36,12 @@ from tailrace.formats.requests.message_headers import (
     PopMessageResponseHeader,
 )
 from tailrace.model import GetMessageStatus
-from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.caller import Caller, RemotingCaller
-from tailrace.requests.config_changes import creates_missing
+from tailrace.requests.config_changes import ConfigChanges, creates_missing
 from tailrace.requests.reply import Answer, in_turns
+from tailrace.requests.worker import RequestWorker
 
 __all__ = ["PopInspectProcessor"]
 
@@ -53,19 +57,21 @@ class PopInspectProcessor:
     """Reports what a group could pop, without a pop. ``polling`` holds the notifications that wait."""
 
     def __init__(
-        self, broker: BrokerContext, order: ConsumerOrderInfoManager, pops: PopLongPollingService[Any]
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, store: MessageStore, config: BrokerConfig,
+        changes: ConfigChanges, worker: RequestWorker, traffic: Traffic, progress: PopProgress, requests: PopRequests,
+        pops: PopLongPollingService[Any],
     ) -> None:
-        self._broker = broker
-        self.changes = broker.changes
-        self._store = broker.store
-        self._order = order
-        self._pops = pops
+        self._loop, self._clock, self._config, self._traffic = loop, clock, config, traffic
+        self._progress, self._requests = progress, requests
+        self._topics = store.topics
+        self.changes = changes
+        self._store, self._pops = store, pops
         self.polling = PopLongPollingService[Held[NotificationRequestHeader]](
-            broker.loop, broker.config, broker.store, lambda held: self._notify(held.header, held.caller),
+            loop, config, store, lambda held: self._notify(held.header, held.caller),
             notify_last=True)
         self.lite: Callable[[NotificationRequestHeader, Caller], Answer] | None = None
         """Serves the notifications of clients of Lite topics."""
-        self._read_peek = broker.worker.in_thread(self._peeked)
+        self._read_peek = worker.in_thread(self._peeked)
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -77,30 +83,29 @@ class PopInspectProcessor:
         self, caller: Caller, header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader,
     ) -> tuple[str, str, int]:
         """Return group, topic and queue of a request after checks. Raises RefusalError."""
-        refuse_shared(self._broker.control, caller, header.topic, header.consumer_group)
-        check_poppable(check_names(self._broker, header.consumer_group, header.topic, header.queue_id))
+        self._requests.check_names(caller, header.consumer_group, header.topic, header.queue_id)
         return header.consumer_group, header.topic, max(header.queue_id, ALL_QUEUES)
 
     def _queues(self, group: str, topic: str, queue_id: int) -> Iterator[_Key]:
         """Yield the queues of a topic and of the group's retry topics."""
-        names = retry_topics(self._broker, topic, group)
+        names = retry_topics(self._config, self._topics, topic, group)
         if queue_id == ALL_QUEUES:
             names.insert(0, topic)
         else:
             yield topic, queue_id
         for name in names:
-            config = self._broker.topics.select(name)
+            config = self._topics.select(name)
             for number_ in range(1 if config is None else config.read_queue_nums):
                 yield name, number_
 
     def _offset(self, group: str, topic: str, queue_id: int) -> int:
-        offset = self._broker.offsets.query(group, topic, queue_id)
+        offset = self._progress.offsets.query(group, topic, queue_id)
         return self._store.queue_of(topic, queue_id).min if offset < 0 else offset
 
     def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Answer whether a group has messages, or wait for one: request 200054."""
         header = request.read(NotificationRequestHeader)
-        header.born_time = self._broker.clock.now_ms()
+        header.born_time = self._clock.now_ms()
         return self._notify(header, RemotingCaller(channel, request))
 
     def _notify(self, header: NotificationRequestHeader, caller: Caller) -> Answer:
@@ -111,12 +116,12 @@ class PopInspectProcessor:
             return self.lite(header, caller)
         group, topic, queue_id = self._named(caller, header)
         wanted = self._filter(header)
-        found, arrivals = False, arrivals_of(self._broker, topic, group)
+        found, arrivals = False, arrivals_of(self._traffic, topic, group)
 
         def look() -> Iterator[None]:
             nonlocal found
             for key in self._queues(group, topic, queue_id):
-                if not (header.order and self._order.is_blocked(header.attempt_id, key[0], group, key[1], 0)):
+                if not (header.order and self._progress.order.is_blocked(header.attempt_id, key[0], group, key[1], 0)):
                     found = self._has_message(
                         group, key, own_messages(key[0], group, wanted if key[0] == topic else EVERYTHING))
                     if found:
@@ -124,19 +129,19 @@ class PopInspectProcessor:
                 yield  # also after a queue that is blocked: all of them may be
 
         def answer() -> Answer:
-            result = PollResult.TIMEOUT if found else wait(
-                self._broker, self.polling, header, caller, (topic, group, queue_id), wanted,
-                lambda: arrivals_of(self._broker, topic, group) != arrivals)
+            result = PollResult.TIMEOUT if found else self._requests.wait(
+                self.polling, header, caller, (topic, group, queue_id), wanted,
+                lambda: arrivals_of(self._traffic, topic, group) != arrivals)
             if result is PollResult.WAITS:
                 return None
             return caller.request.answer(ext=NotificationResponseHeader(found, result is PollResult.FULL))
 
-        return in_turns(self._broker.loop, caller.reply, look(), answer)
+        return in_turns(self._loop, caller.reply, look(), answer)
 
     def _filter(self, header: NotificationRequestHeader) -> MessageFilter:
-        if not (self._broker.config.use_message_filter_for_notification and header.exp_type and header.exp):
+        if not (self._config.use_message_filter_for_notification and header.exp_type and header.exp):
             return EVERYTHING
-        return filter_of(self._broker, header.topic, header.consumer_group, header.exp_type, header.exp)
+        return self._requests.filter_of(header.topic, header.consumer_group, header.exp_type, header.exp)
 
     def _has_message(self, group: str, key: _Key, wanted: MessageFilter) -> bool:
         """Return whether a group has a message in a queue.
@@ -147,7 +152,7 @@ class PopInspectProcessor:
         offset, (topic, _) = self._offset(group, *key), key
         rest = self._store.queue_of(*key).max - offset
         is_open = wanted.codes is None and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
-        if rest <= 0 or is_open or rest >= self._broker.config.max_message_filter_num_for_notification:
+        if rest <= 0 or is_open or rest >= self._config.max_message_filter_num_for_notification:
             return rest > 0
         result = self._store.get_message(
             *key, offset, 1, max_bytes=1, codes=wanted.codes, property_filter=wanted.properties, only_cached=True)

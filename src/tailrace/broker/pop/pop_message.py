@@ -8,36 +8,34 @@ same message. A pop of very many queues takes several turns.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.core.context import BrokerContext
 from tailrace.broker.core.revive_log import ReviveLog
-from tailrace.broker.core.slave_refusals import refuse_on_slave
 from tailrace.broker.messages.waiters import PollResult
-from tailrace.broker.pop.fields import check_names, check_poppable, check_writable, filter_of
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
+from tailrace.broker.pop.progress import PopProgress
 from tailrace.broker.pop.records import under_topic
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     WRONG_OFFSET,
     Cold,
     Held,
+    PopRequests,
     Round,
     arrivals_of,
-    check_in_time,
-    check_numbers,
-    pop_offset,
-    read_cold,
     retry_topics,
-    wait,
 )
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.config import BrokerConfig
+from tailrace.env.entropy import Entropy
 from tailrace.errors import RefusalError, StoreError
 from tailrace.filters.message_filters import EVERYTHING, MessageFilter
-from tailrace.filters.retry_owner import own_messages, refuse_shared
+from tailrace.filters.retry_owner import own_messages
 from tailrace.formats import pop as formats
 from tailrace.formats.commitlog import MESSAGE_HEAD
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
@@ -53,10 +51,12 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
-from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.caller import Caller, RemotingCaller
+from tailrace.requests.config_changes import ConfigChanges
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
 from tailrace.requests.reply import Answer, in_turns
 
@@ -112,49 +112,47 @@ class PopService:
     """Hands out messages for a time. ``polling`` holds the pops that wait. Used on the event loop only."""
 
     def __init__(
-        self, broker: BrokerContext, revive_log: ReviveLog, order: ConsumerOrderInfoManager,
-        durable: DurableAnswers | None = None,
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig, entropy: Entropy,
+        groups: SubscriptionGroupManager, changes: ConfigChanges, traffic: Traffic, revive_log: ReviveLog,
+        progress: PopProgress, requests: PopRequests, durable: DurableAnswers | None = None,
     ) -> None:
-        self._broker = broker
-        self._store = broker.store
-        self._revive_log = revive_log
-        self._order = order
+        self._loop, self._config, self._entropy, self._groups = loop, config, entropy, groups
+        self._changes, self._traffic, self._revive_log, self._progress = changes, traffic, revive_log, progress
+        self._requests = requests
+        self._topics = store.topics
+        self._store = store
         self.durable = durable
         """Has the answers that wait for the disk; None if none does."""
         self._number = 0
         self.polling = PopLongPollingService[Held[PopMessageRequestHeader]](
-            broker.loop, broker.config, broker.store, lambda held: self._begin(held.header, held.caller))
+            loop, config, store, lambda held: self._begin(held.header, held.caller))
 
     def pop(self, pop: PopMessageRequestHeader, caller: Caller) -> PopRound | None:
         """Return messages, or the code for none in the time of the pop. None if the caller's reply gets it later.
 
         Raises RefusalError, StoreError or OSError.
         """
-        refuse_on_slave(self._broker)
-        check_numbers(self._broker, pop, pop.max_msg_nums)
+        self._requests.begin(pop, pop.max_msg_nums)
         pop.queue_id = max(pop.queue_id, ALL_QUEUES)
         return self._begin(pop, caller)
 
     def _begin(self, pop: PopMessageRequestHeader, caller: Caller, cold: Cold | None = None) -> PopRound | None:
         """Run a pop. ``cold`` are messages that were read from the disk for it."""
-        return self._broker.changes.serve(caller, partial(self._pop, pop, caller, cold))
+        return self._changes.serve(caller, partial(self._pop, pop, caller, cold))
 
     def _pop(self, pop: PopMessageRequestHeader, caller: Caller, cold: Cold | None) -> PopRound | None:
-        now = check_in_time(self._broker, pop)
-        refuse_shared(self._broker.control, caller, pop.topic, pop.consumer_group)
-        check_writable(self._broker)
-        topic = check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id)
-        check_poppable(topic)
-        wanted = filter_of(self._broker, pop.topic, pop.consumer_group, pop.exp_type, pop.exp)
+        now = self._requests.check_in_time(pop)
+        topic = self._requests.check_names(caller, pop.consumer_group, pop.topic, pop.queue_id, writes=True)
+        wanted = self._requests.filter_of(pop.topic, pop.consumer_group, pop.exp_type, pop.exp)
         revive_queue_id = ORDER_REVIVE_QUEUE
         if not pop.order:
             self._number += 1
-            revive_queue_id = self._number % self._broker.config.revive_queue_num
+            revive_queue_id = self._number % self._config.revive_queue_num
         made = PopRound(
             pop, now, cold, wanted=wanted, revive_queue_id=revive_queue_id,
-            arrivals=arrivals_of(self._broker, pop.topic, pop.consumer_group))
+            arrivals=arrivals_of(self._traffic, pop.topic, pop.consumer_group))
         return in_turns(
-            self._broker.loop, caller.reply, self._look(made, topic), partial(self._end, made, caller))
+            self._loop, caller.reply, self._look(made, topic), partial(self._end, made, caller))
 
     def _look(self, made: PopRound, popped: TopicConfig) -> Iterator[None]:
         """Take messages from one queue after the other."""
@@ -173,15 +171,15 @@ class PopService:
                 self.polling.notify(key)
             return made
         if made.needs_disk is not None:
-            read_cold(self._broker, caller, pop, made.needs_disk, partial(self._begin, pop, caller))
+            self._requests.read_cold(caller, pop, made.needs_disk, partial(self._begin, pop, caller))
             return None
         if made.failure is not None:
             raise made.failure
         if made.refused:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no checkpoint could be stored: {made.refused}")
-        result = wait(
-            self._broker, self.polling, pop, caller, key, made.wanted,
-            lambda: made.rest > 0 or arrivals_of(self._broker, pop.topic, pop.consumer_group) != made.arrivals)
+        result = self._requests.wait(
+            self.polling, pop, caller, key, made.wanted,
+            lambda: made.rest > 0 or arrivals_of(self._traffic, pop.topic, pop.consumer_group) != made.arrivals)
         if result is PollResult.WAITS:
             return None
         made.code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
@@ -193,16 +191,16 @@ class PopService:
         """Yield the queues to pop from, in order."""
         if cold is not None:
             yield cold.key
-        draw = looks_first = self._broker.entropy.randrange(100)
-        retry_probability = self._broker.config.pop_from_retry_probability
+        draw = looks_first = self._entropy.randrange(100)
+        retry_probability = self._config.pop_from_retry_probability
         if draw < self._priority_factor(pop, topic):
-            draw, retry_probability = 0, self._broker.config.pop_from_retry_probability_for_priority
+            draw, retry_probability = 0, self._config.pop_from_retry_probability_for_priority
         normal = [(pop.topic, pop.queue_id)]
         if pop.queue_id == ALL_QUEUES:
             normal = self._turned(pop.topic, topic, draw)
         retries = [] if pop.order else [
-            key for name in retry_topics(self._broker, pop.topic, pop.consumer_group, looks_first)
-            for key in self._turned(name, self._broker.topics.select(name), draw)]
+            key for name in retry_topics(self._config, self._topics, pop.topic, pop.consumer_group, looks_first)
+            for key in self._turned(name, self._topics.select(name), draw)]
         if looks_first < retry_probability:
             yield from (*retries, *normal)
         else:
@@ -212,7 +210,7 @@ class PopService:
         """Return the share of pops, in percent, that take the queues in the order of their priorities."""
         if pop.order or topic.attributes.get("message.type") != "PRIORITY":
             return 0
-        group = self._broker.groups.select(pop.consumer_group)
+        group = self._groups.select(pop.consumer_group)
         return 0 if group is None else group.priority_factor
 
     def _turned(self, topic: str, config: TopicConfig | None, draw: int) -> list[_Key]:
@@ -220,7 +218,7 @@ class PopService:
         count = 1 if config is None else config.read_queue_nums
         places = range(count)
         return [(topic, (place + draw) % count)
-                for place in (reversed(places) if self._broker.config.priority_order_asc else places)]
+                for place in (reversed(places) if self._config.priority_order_asc else places)]
 
     # -- one queue
 
@@ -231,13 +229,13 @@ class PopService:
         made.looked_at.add((topic, queue_id))
         queue = store.queue_of(topic, queue_id)
         end = queue.max
-        if end <= queue.begin_of_life and self._broker.topics.select(topic) is None:
+        if end <= queue.begin_of_life and self._topics.select(topic) is None:
             return
         group = pop.consumer_group
-        offset = pop_offset(
-            self._broker, self._order, topic, group, queue_id,
+        offset = self._progress.begin(
+            topic, group, queue_id,
             from_end=pop.init_mode != FROM_START and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX))
-        if pop.order and self._order.is_blocked(pop.attempt_id, topic, group, queue_id, pop.invisible_time):
+        if pop.order and self._progress.order.is_blocked(pop.attempt_id, topic, group, queue_id, pop.invisible_time):
             return
         if self._is_stopped(topic, group, queue_id):
             made.stopped += max(0, end - offset)
@@ -252,8 +250,8 @@ class PopService:
             events.POP_OFFSET_IS_OUTSIDE_ITS_QUEUE.log(
                 _log, group=group, topic=topic, queue=queue_id, offset=offset, to=result.next_begin_offset)
             offset = result.next_begin_offset
-            self._broker.pop_metrics.reset(topic, group, queue_id)
-            self._broker.offsets.commit(group, topic, queue_id, offset)
+            self._progress.metrics.reset(topic, group, queue_id)
+            self._progress.offsets.commit(group, topic, queue_id, offset)
             result = self._get(made, topic, queue_id, offset)
         if result is None:
             made.rest += max(0, end - offset)
@@ -261,7 +259,7 @@ class PopService:
             self._take(made, topic, queue_id, offset, result)
         else:
             if result.status in _PASSED_OVER:
-                self._broker.offsets.commit(group, topic, queue_id, result.next_begin_offset)
+                self._progress.offsets.commit(group, topic, queue_id, result.next_begin_offset)
             made.rest += max(0, result.max_offset - result.next_begin_offset)
 
     def _after_ended(
@@ -283,7 +281,7 @@ class PopService:
         else:
             result = None  # the next pop continues
         if offset > first:
-            self._broker.offsets.commit(made.pop.consumer_group, topic, queue_id, offset)
+            self._progress.offsets.commit(made.pop.consumer_group, topic, queue_id, offset)
             events.RETRIES_OF_A_DELETED_TOPIC_ARE_PASSED_OVER.log(
                 _log, topic=made.pop.topic, group=made.pop.consumer_group, retry_topic=topic, queue=queue_id,
                 from_=first, to=offset)
@@ -291,7 +289,7 @@ class PopService:
 
     def _is_stopped(self, topic: str, group: str, queue_id: int) -> bool:
         """Return whether too many messages of a queue are in flight."""
-        config, metrics, key = self._broker.config, self._broker.pop_metrics, (topic, group, queue_id)
+        config, metrics, key = self._config, self._progress.metrics, (topic, group, queue_id)
         if not config.enable_pop_message_threshold or (
             metrics.in_flight(*key) <= config.pop_inflight_message_threshold
         ):
@@ -314,36 +312,36 @@ class PopService:
         self, made: PopRound, topic: str, queue_id: int, offset: int, result: GetMessageResult
     ) -> None:
         """Put the checkpoint of messages of a queue, then add the messages to the answer."""
-        pop, broker = made.pop, self._broker
+        pop = made.pop
         group, counts = pop.consumer_group, dict[int, int]()
         if pop.order:
             counts = self._take_in_order(made, topic, queue_id, offset, result)
         else:
             put = self._revive_log.put_checkpoint(PopCheckPoint(
-                offset, made.pop_time, pop.invisible_time, queue_id, topic, group, broker.config.broker_name,
+                offset, made.pop_time, pop.invisible_time, queue_id, topic, group, self._config.broker_name,
                 tuple(found - offset for found in result.queue_offsets), result.message_count), made.revive_queue_id)
             if not put.status.appended:
                 made.refused = f"{put.status.name} {put.remark}".strip()
                 made.rest += max(0, result.max_offset - offset)
                 return
             made.until = max(made.until, put.until)
-            broker.traffic.revive_log_put("CK", pop.topic, group)
-            broker.offsets.commit(group, topic, queue_id, result.next_begin_offset)
-            broker.pop_metrics.popped(topic, group, queue_id, len(result.ends))
+            self._traffic.revive_log_put("CK", pop.topic, group)
+            self._progress.offsets.commit(group, topic, queue_id, result.next_begin_offset)
+            self._progress.metrics.popped(topic, group, queue_id, len(result.ends))
         made.taken.append(Taken(topic, queue_id, offset, result, counts))
         made.rest += max(0, result.max_offset - result.next_begin_offset)
         made.count += result.message_count
         made.size += len(result.data)
-        broker.traffic.hand_out(topic, group, result.message_count, len(result.data))
+        self._traffic.hand_out(topic, group, result.message_count, len(result.data))
 
     def _take_in_order(
         self, made: PopRound, topic: str, queue_id: int, offset: int, result: GetMessageResult
     ) -> dict[int, int]:
         pop = made.pop
-        info = self._order.popped(
+        info = self._progress.order.popped(
             pop.attempt_id, topic, pop.consumer_group, queue_id, made.pop_time, pop.invisible_time,
             result.queue_offsets)
-        self._broker.offsets.commit(pop.consumer_group, topic, queue_id, offset)
+        self._progress.offsets.commit(pop.consumer_group, topic, queue_id, offset)
         return dict(info.consumed)
 
 

@@ -6,24 +6,28 @@ Clients of 5.5.0 use their own allocation if the first answer is an error.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
-from tailrace.broker.clients.client_manager import BROADCASTING
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.clients.client_manager import BROADCASTING, ConsumerManager
+from tailrace.broker.core.creations import Creations
+from tailrace.broker.core.name_servers import NameServers
 from tailrace.broker.pop.fields import not_poppable
 from tailrace.broker.pop.polling import ALL_QUEUES
 from tailrace.client.allocation import averagely, in_turn
+from tailrace.config import BrokerConfig
 from tailrace.errors import StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.node.message_request_mode import POP, PULL
+from tailrace.node.message_request_mode import POP, PULL, MessageRequestModeManager
+from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import PERM_READ
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.bodies import json_object, number_in, text_in
-from tailrace.requests.config_changes import Change, creates_missing
+from tailrace.requests.config_changes import Change, ConfigChanges, creates_missing
 from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["QueryAssignmentProcessor"]
@@ -41,10 +45,16 @@ STRATEGIES: Final[dict[str, _Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": in
 class QueryAssignmentProcessor:
     """Allocates queues to the members of a group, for pull or for POP."""
 
-    def __init__(self, broker: BrokerContext) -> None:
-        self._broker = broker
-        self.changes = broker.changes
-        self._modes = broker.state.modes
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig, changes: ConfigChanges,
+        creations: Creations, consumers: ConsumerManager, modes: MessageRequestModeManager, name_servers: NameServers,
+    ) -> None:
+        self._loop = loop
+        self._store, self._config, self._creations, self._consumers = store, config, creations, consumers
+        self._name_servers = name_servers
+        self._topics = store.topics
+        self.changes = changes
+        self._modes = modes
 
     def register(self, server: RemotingServer) -> None:
         """Register the requests that this processor serves."""
@@ -73,7 +83,7 @@ class QueryAssignmentProcessor:
         if broadcast:  # each member has all queues, as the only member of a group has
             members, shares = [client_id], None
         else:
-            info = self._broker.consumers.find(group)
+            info = self._consumers.find(group)
             members = sorted(info.client_ids()) if info is not None else []
             shares = shared if mode == POP else None
         if readable is None or not members:
@@ -81,7 +91,7 @@ class QueryAssignmentProcessor:
         share = partial(_share, members, client_id, allocate, shares)
         parts: list[bytes] = []
         return in_turns(
-            self._broker.loop, partial(Reply, channel, request), _encoded(topic, mode, readable, share, parts),
+            self._loop, partial(Reply, channel, request), _encoded(topic, mode, readable, share, parts),
             lambda: request.answer(body=b'{"messageQueueAssignments":[%b]}' % b",".join(parts)))
 
     def _mode(self, topic: str, group: str) -> tuple[str, int]:
@@ -89,8 +99,8 @@ class QueryAssignmentProcessor:
 
         Topics with batch queues are not popped, even if a Java broker has stored mode POP for them.
         """
-        config = self._broker.config
-        if self._broker.topics.has_batch_queues(topic):
+        config = self._config
+        if self._topics.has_batch_queues(topic):
             return PULL, 0
         found = self._modes.mode(topic, group)
         if found is not None:
@@ -104,7 +114,7 @@ class QueryAssignmentProcessor:
 
         Raises StoreError if there are too many queues.
         """
-        route = self._broker.route(topic)
+        route = self._name_servers.route(topic)
         if route is None:
             return None
         total = sum(max(0, data["readQueueNums"]) for data in route["queueDatas"])
@@ -117,27 +127,28 @@ class QueryAssignmentProcessor:
     @creates_missing
     def set_mode(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Set the mode (pull or POP) of a group on a topic: request 401."""
-        body, broker = json_object(request), self._broker
+        body = json_object(request)
         topic, group = text_in(body, "topic"), text_in(body, "consumerGroup")
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             return request.answer(
                 ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        if broker.topics.select(topic) is None:
+        if self._topics.select(topic) is None:
             return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        if broker.group(group) is None:
+        if self._creations.group(group) is None:
             return request.answer(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
         if (mode := body.get("mode") or PULL) not in {PULL, POP}:
             return request.answer(
                 ResponseCode.INVALID_PARAMETER, f"mode {str(mode)[:40]} is not supported; known are {PULL} and {POP}")
-        if mode == POP and broker.topics.has_batch_queues(topic):
+        if mode == POP and self._topics.has_batch_queues(topic):
             return request.answer(ResponseCode.NO_PERMISSION, not_poppable(topic))
-        if broker.store.read_only:
-            return request.answer(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
+        if self._store.read_only:
+            return request.answer(ResponseCode.SYSTEM_ERROR, self._store.read_only)
         shared = number_in(body, "popShareQueueNum")
         change = Change(self._modes, self._modes.setting(
             topic, group, str(mode), shared,
-            lambda topic, group: broker.topics.select(topic) is not None and broker.groups.select(group) is not None))
+            lambda topic, group: self._topics.select(topic) is not None
+            and self._creations.groups.select(group) is not None))
         return self.changes.apply(channel, request, [change], request.answer)
 
 

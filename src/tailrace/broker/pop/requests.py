@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar, final
 
-from tailrace.broker.core.context import BrokerContext
+from tailrace.auth.check import AccessControl
+from tailrace.broker.consumers.consumer_checks import check_allowed, consuming_group, readable_topic
+from tailrace.broker.consumers.heartbeat import EXPRESSION_MAX
+from tailrace.broker.core.addresses import Addresses
+from tailrace.broker.core.creations import Creations
+from tailrace.broker.core.slave_refusals import refuse_on_slave
 from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
+from tailrace.broker.pop.fields import check_poppable
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
-from tailrace.filters.message_filters import MessageFilter
+from tailrace.filters.message_filters import MessageFilter, MessageFilters
+from tailrace.filters.retry_owner import refuse_shared
+from tailrace.filters.subscriptions import SUB_ALL, TAG, SubscriptionData
 from tailrace.formats.pop import POP_MAX, pop_retry_topics
 from tailrace.formats.remoting import ResponseCode
 from tailrace.formats.requests.message_headers import (
@@ -18,15 +29,15 @@ from tailrace.formats.requests.message_headers import (
     PopLiteMessageRequestHeader,
     PopMessageRequestHeader,
 )
+from tailrace.ha.slave import Slave
 from tailrace.model import GetMessageResult, GetMessageStatus
-from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.requests.caller import Caller
+from tailrace.requests.worker import RequestWorker
 
 __all__ = [
-    "MAX_BYTES", "READ_BYTES", "WRONG_OFFSET", "Cold", "Held", "Round", "arrivals_of", "check_in_time",
-    "check_numbers", "pop_offset", "read_cold", "retry_topics", "wait",
-]
+    "MAX_BYTES", "READ_BYTES", "WRONG_OFFSET", "Cold", "Held", "PopRequests", "Round", "arrivals_of", "retry_topics"]
 
 EARLY_MS: Final = 50
 """Time before its deadline at which a request is answered, so that the client receives the answer in time."""
@@ -93,98 +104,123 @@ class Held(Waiter, Generic[_Asked]):
     caller: Caller
 
 
-def check_numbers(broker: BrokerContext, pop: _Pop, messages: int) -> None:
-    """Raise RefusalError for numbers that a pop cannot have; set its time of birth to that of its arrival.
+@final
+class PopRequests:
+    """Checks the requests of POP consumers, and has them wait. Used on the event loop only."""
 
-    The time of birth that a client sends is that of its own clock, which may be wrong by any amount.
-    """
-    if not 1 <= messages <= POP_MAX:
-        raise RefusalError(
-            ResponseCode.INVALID_PARAMETER,
-            f"the broker[{broker.address}] pop message's num is {messages}, it may be 1 to {POP_MAX}")
-    limit_ms = broker.store.config.timer_max_delay_sec * 1000
-    if not 0 < pop.invisible_time <= limit_ms:
-        raise RefusalError(
-            ResponseCode.INVALID_PARAMETER,
-            f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
-    pop.born_time = broker.clock.now_ms()
+    def __init__(
+        self, clock: Clock, store: MessageStore, creations: Creations, filters: MessageFilters,
+        control: AccessControl | None, addresses: Addresses, slave: Slave | None, cold_reads: RequestWorker,
+    ) -> None:
+        self._clock, self._store, self._creations, self._filters = clock, store, creations, filters
+        self._control, self._addresses, self._slave, self._cold_reads = control, addresses, slave, cold_reads
+
+    def begin(self, pop: _Pop, messages: int) -> None:
+        """Raise RefusalError on a slave, and for numbers that a pop cannot have; set its time of birth to its arrival.
+
+        The time of birth that a client sends is that of its own clock, which may be wrong by any amount.
+        """
+        refuse_on_slave(self._slave)
+        if not 1 <= messages <= POP_MAX:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{self._addresses.broker}] pop message's num is {messages}, it may be 1 to {POP_MAX}")
+        limit_ms = self._store.config.timer_max_delay_sec * 1000
+        if not 0 < pop.invisible_time <= limit_ms:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
+        pop.born_time = self._clock.now_ms()
+
+    def check_in_time(self, pop: _Pop) -> int:
+        """Return the time of the pop, in ms. Raises RefusalError if its client no longer waits."""
+        now = self._clock.now_ms()
+        if now - pop.born_time - pop.poll_time > LATE_MS:
+            raise RefusalError(
+                ResponseCode.POLLING_TIMEOUT,
+                f"the broker[{self._addresses.broker}] pop message is timeout too much")
+        return now
+
+    def check_writable(self) -> None:
+        """Raise RefusalError if checkpoints cannot be stored."""
+        if self._store.read_only:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, self._store.read_only)
+        if not self._store.config.timer_wheel_enable:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker[{self._addresses.broker}] pop message is forbidden because timerWheelEnable is false")
+
+    def check_names(
+        self, caller: Caller, group: str, topic: str, queue_id: int, *, writes: bool = False
+    ) -> TopicConfig:
+        """Check that a group may consume a queue, or all queues (-1), by pops; return the topic.
+
+        ``writes``: also that checkpoints can be stored.
+
+        Raises RefusalError, or MissingConfigError if the group has to be created first.
+        """
+        refuse_shared(self._control, caller, topic, group)
+        if writes:
+            self.check_writable()
+        config = readable_topic(self._store.topics, topic, queue_id, "peeking", or_all=True)
+        consuming_group(self._creations, group)
+        check_allowed(self._creations.groups, group, topic)
+        check_poppable(config)
+        return config
+
+    def filter_of(
+        self, topic: str, group: str, expression_type: str | None, expression: str | None
+    ) -> MessageFilter:
+        """Return the filter of a request for a topic. It is not applied to retried messages, which have passed it.
+
+        Raises RefusalError, or NotPreparedError if the expression has to be compiled in a thread first.
+        """
+        text = expression or SUB_ALL
+        if len(text) > EXPRESSION_MAX:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"exp has {len(text)} characters, over the limit of {EXPRESSION_MAX}")
+        try:
+            wanted = SubscriptionData.parse(
+                topic, text, expression_type=(expression_type or TAG) if expression else TAG)
+        except ValueError as error:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from error
+        return self._filters.of_request(wanted, group, always=True)
+
+    def wait(
+        self, polling: LongPolling[Held[_Asked]], header: _Asked, caller: Caller, key: tuple[object, ...],
+        wanted: MessageFilter, has_grown: Callable[[], bool],
+    ) -> PollResult:
+        """Have a request wait under ``key`` for the rest of its time; see `LongPolling.poll`."""
+        if header.poll_time <= 0:
+            return PollResult.TIMEOUT
+        left_ms = header.born_time + header.poll_time - EARLY_MS - self._clock.now_ms()
+        return polling.poll(Held(caller.reply(), key, wanted, header, caller), left_ms, has_grown)
+
+    def read_cold(self, caller: Caller, pop: _Pop, cold: Cold, run_again: Callable[[Cold], object]) -> None:
+        """Have messages read in a thread, then run the pop again. Raises RefusalError if too many reads wait."""
+        self._cold_reads.submit(
+            caller.reply(), cold.read, lambda result: run_again(cold._replace(result=result)), pop.consumer_group)
 
 
-def wait(
-    broker: BrokerContext, polling: LongPolling[Held[_Asked]], header: _Asked, caller: Caller, key: tuple[object, ...],
-    wanted: MessageFilter, has_grown: Callable[[], bool],
-) -> PollResult:
-    """Have a request wait under ``key`` for the rest of its time; see `LongPolling.poll`."""
-    if header.poll_time <= 0:
-        return PollResult.TIMEOUT
-    left_ms = header.born_time + header.poll_time - EARLY_MS - broker.clock.now_ms()
-    return polling.poll(Held(caller.reply(), key, wanted, header, caller), left_ms, has_grown)
-
-
-def retry_topics(broker: BrokerContext, topic: str, group: str, draw: int = 0) -> list[str]:
+def retry_topics(
+    config: BrokerConfig, topics: TopicConfigManager, topic: str, group: str, draw: int = 0
+) -> list[str]:
     """Return the retry topics from which a group pops messages of a topic; ``draw`` decides which is first.
 
     With enableRetryTopicV2=false the topic of the second form is popped too if it exists, because a broker that had
     the directory before may have left messages in it.
     """
-    config, (first, second) = broker.config, pop_retry_topics(topic, group)
+    first, second = pop_retry_topics(topic, group)
     if config.enable_retry_topic_v2:
         if not config.retrieve_message_from_pop_retry_topic_v1:
             return [second]
-    elif broker.topics.select(second) is None:
+    elif topics.select(second) is None:
         return [first]
     return [second, first] if draw % 2 else [first, second]
 
 
-def arrivals_of(broker: BrokerContext, topic: str, group: str) -> int:
+def arrivals_of(traffic: Traffic, topic: str, group: str) -> int:
     """Return how many messages have arrived since the start on a topic and on the retry topics of a group."""
-    return sum(map(broker.traffic.arrivals, (topic, *pop_retry_topics(topic, group))))
-
-
-def check_in_time(broker: BrokerContext, pop: _Pop) -> int:
-    """Return the time of the pop, in ms. Raises RefusalError if its client no longer waits."""
-    now = broker.clock.now_ms()
-    if now - pop.born_time - pop.poll_time > LATE_MS:
-        raise RefusalError(
-            ResponseCode.POLLING_TIMEOUT, f"the broker[{broker.address}] pop message is timeout too much")
-    return now
-
-
-def read_cold(
-    broker: BrokerContext, caller: Caller, pop: _Pop, cold: Cold, run_again: Callable[[Cold], object],
-) -> None:
-    """Have messages read in a thread, then run the pop again. Raises RefusalError if too many reads wait."""
-    broker.cold_reads.submit(
-        caller.reply(), cold.read, lambda result: run_again(cold._replace(result=result)), pop.consumer_group)
-
-
-def pop_offset(
-    broker: BrokerContext, order: ConsumerOrderInfoManager, topic: str, group: str, queue_id: int, *, from_end: bool
-) -> int:
-    """Return the offset at which a pop begins: after a reset the new one, for a new group the first one."""
-    offsets = broker.offsets
-    offset = offsets.take_reset(group, topic, queue_id)
-    if offset is not None:
-        order.clear(topic, group, queue_id)
-        broker.pop_metrics.reset(topic, group, queue_id)
-    elif (offset := offsets.query(group, topic, queue_id)) >= 0:
-        return offset
-    else:
-        offset = _init_offset(broker, topic, queue_id, from_end=from_end)
-    offsets.commit(group, topic, queue_id, offset)
-    return offset
-
-
-def _init_offset(broker: BrokerContext, topic: str, queue_id: int, *, from_end: bool) -> int:
-    """Return the first offset of a group: the start of the queue, or with ``from_end`` its last message.
-
-    With initPopOffsetByCheckMsgInMem a queue whose first message is in memory is read from its start.
-    """
-    queue = broker.store.queue_of(topic, queue_id)
-    low = queue.min
-    if not from_end or (
-        low == queue.begin_of_life and broker.config.init_pop_offset_by_check_msg_in_mem
-        and not broker.store.get_message(topic, queue_id, low, 1, only_cached=True).is_cold
-    ):
-        return low
-    return max(low, queue.max - 1)
+    return sum(map(traffic.arrivals, (topic, *pop_retry_topics(topic, group))))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 from tailrace.auth.signature import without_proof
 from tailrace.client.routes import Routes
@@ -31,19 +31,21 @@ WAITING_OF_CHANNEL_MAX: Final = 1_000
 WAITING_BYTES_MAX: Final = 64 << 20
 
 
+class _NameServers(Protocol):
+    addresses: str
+    """Separated by ``;``."""
+
+
 @final
 class Forwarder:
     """Sends requests to other brokers, and answers requests that depend on them. Used on the event loop only."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, config: BrokerConfig, name_servers: Callable[[], str],
-        outgoing: Callable[[], RemotingClient] = RemotingClient,
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, config: BrokerConfig, name_servers: _NameServers,
+        outgoing: Callable[[], RemotingClient],
     ) -> None:
-        """``name_servers`` returns the addresses, separated by ``;``; ``outgoing`` returns a new client."""
-        self._loop = loop
-        self._clock = clock
-        self._config = config
-        self._name_servers = name_servers
+        """``outgoing`` returns a new client."""
+        self._loop, self._clock, self._config, self._name_servers = loop, clock, config, name_servers
         self._outgoing = outgoing
         self._client: RemotingClient | None = None
         self._routes: Routes | None = None
@@ -85,7 +87,7 @@ class Forwarder:
         error: Exception | None = None
         try:
             client, _ = self._connected()
-            for address in self._name_servers().split(";"):
+            for address in self._name_servers.addresses.split(";"):
                 try:
                     answer = await client.invoke(
                         address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
@@ -101,7 +103,7 @@ class Forwarder:
 
     def _connected(self) -> tuple[RemotingClient, Routes]:
         """Return the client and the routes for requests. Raises RemotingError without a name server."""
-        name_servers = self._name_servers()
+        name_servers = self._name_servers.addresses
         if not name_servers:
             raise RemotingError("this broker knows no name server, set namesrvAddr")
         if self._client is None or self._routes is None:

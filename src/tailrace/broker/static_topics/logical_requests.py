@@ -51,8 +51,8 @@ class LogicalQueueRequests:
         self, look_ups: BoundedExecutor, static_topics: StaticTopics, forwarder: Forwarder
     ) -> None:
         self._look_ups = look_ups
-        self._static_topics = static_topics
-        self._forwarder = forwarder
+        self.static_topics = static_topics
+        self.forwarder = forwarder
         self._physical: dict[int, Serve] = {}
         self._steps: dict[int, Callable[[_Forwarded], Coroutine[Any, Any, RemotingCommand]]] = {
             RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
@@ -69,17 +69,17 @@ class LogicalQueueRequests:
         ``physical`` serves a physical queue and returns the answer. ``serve``, if given, serves topics without a
         mapping.
         """
-        plain, step, table = serve or physical, self._steps[code], self._static_topics.table
+        plain, step, table = serve or physical, self._steps[code], self.static_topics.table
         self._physical[code] = physical
 
         def served(channel: Channel, request: RemotingCommand) -> Answer:
             if not table:
                 return plain(channel, request)
-            queue = self._static_topics.of_request(request)
+            queue = self.static_topics.of_request(request)
             if queue is None:
                 return plain(channel, request)
             forwarded = _Forwarded(request, queue, partial(self._ask, channel, request, queue))
-            self._forwarder.defer(channel, request, partial(step, forwarded))
+            self.forwarder.defer(channel, request, partial(step, forwarded))
             return None
 
         return served
@@ -90,8 +90,8 @@ class LogicalQueueRequests:
     ) -> RemotingCommand:
         code = code or request.code
         ext = {**request.ext, "queueId": str(item.queue_id), **PHYSICAL, **fields}
-        if item.bname != self._static_topics.broker_name:
-            answer = await self._forwarder.ask(item.bname, queue.detail.topic, code, ext)
+        if item.bname != self.static_topics.broker_name:
+            answer = await self.forwarder.ask(item.bname, queue.detail.topic, code, ext)
         else:
             asked = RemotingCommand(
                 code, ext, request.body, opaque=request.opaque, flag=request.flag, language=request.language,

@@ -9,7 +9,7 @@ from typing import Final, TypeVar, final
 from tailrace.auth.accesses import Access
 from tailrace.auth.check import AccessControl
 from tailrace.auth.model import User
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.wiring import BrokerParts
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader
@@ -28,7 +28,7 @@ class Calls:
     """Sends the requests of a user whose password was proven a moment ago. Used on the event loop."""
 
     def __init__(
-        self, broker: BrokerContext, control: AccessControl, server: RemotingServer, user: User, peer: tuple[str, int]
+        self, broker: BrokerParts, control: AccessControl, server: RemotingServer, user: User, peer: tuple[str, int]
     ) -> None:
         self.broker = broker
         self.user = user

@@ -45,7 +45,7 @@ class DeleteExpired:
         """Return the files that a pass would delete now."""
         calls.check(RequestCode.DELETE_EXPIRED_COMMITLOG)
         store = calls.broker.store
-        view: RetentionView = await calls.in_thread(retention_view, calls.broker)
+        view: RetentionView = await calls.in_thread(retention_view, calls.broker.store, calls.broker.clock)
         files = [verdict for verdict in view.segments if verdict.rule.deletable]
         size = sum(verdict.facts.allocated or verdict.facts.size for verdict in files)
         names = [verdict.facts.path.rpartition("/")[2] for verdict in files]

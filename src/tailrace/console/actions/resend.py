@@ -17,7 +17,6 @@ from typing import Final, NamedTuple, final
 
 from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
 from tailrace.broker.core.audit import Audit
-from tailrace.broker.core.context import BrokerContext
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, entry, hidden
 from tailrace.console.actions.jobs import Job
@@ -45,7 +44,9 @@ from tailrace.formats.requests.message_headers import ViewMessageRequestHeader
 from tailrace.formats.requests.table import Action
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExt
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import TopicConfigManager
 
 __all__ = ["BATCH", "ResendDeadLetters"]
 
@@ -165,7 +166,7 @@ class ResendDeadLetters:
         found = await self._letters(calls, group, ranges, 0)
         for topic in dict.fromkeys(letter.topic for letter, _ in found if not letter.problem):
             calls.check(RequestCode.SEND_MESSAGE_V2, send_header(calls, topic, b""))
-        says = await calls.in_thread(_said, calls.broker, group, found, total, again)
+        says = await calls.in_thread(_said, calls.broker.offsets, group, found, total, again)
         nothing = total == len(found) and not any(_is_sent(letter, again) for letter, _ in found)
 
         async def run(job: Job, calls: Calls) -> list[Child]:
@@ -237,8 +238,9 @@ class ResendDeadLetters:
                 return ""
             properties = _sent_properties(letter.message)
             header = send_header(
-                calls, letter.topic, encode_properties(properties), _queue(calls.broker, letter.topic, properties),
-                letter.message.sys_flag & _KEPT_FLAGS, letter.message.flag)
+                calls, letter.topic, encode_properties(properties),
+                _queue(calls.broker.topics, letter.topic, properties), letter.message.sys_flag & _KEPT_FLAGS,
+                letter.message.flag)
             stored = await send(calls, header, letter.message.body)
         except TimeoutError:
             part.fail(place, "not answered in time, so it may be stored")
@@ -404,9 +406,9 @@ def _sent_properties(message: MessageExt) -> dict[str, str]:
     return {name: value for name, value in message.properties.items() if not is_of_broker(name)}
 
 
-def _queue(broker: BrokerContext, topic: str, properties: dict[str, str]) -> int:
+def _queue(topics: TopicConfigManager, topic: str, properties: dict[str, str]) -> int:
     """Return the queue of a message with an ordering key, as SelectMessageQueueByHash; -1 without one."""
-    key, config = properties.get(SHARDING_KEY), broker.topics.select(topic)
+    key, config = properties.get(SHARDING_KEY), topics.select(topic)
     return -1 if not key or config is None else abs(java_string_hash(key)) % max(config.write_queue_nums, 1)
 
 
@@ -434,14 +436,14 @@ def _is_sent(letter: _Letter, again: bool) -> bool:
 
 
 def _said(
-    broker: BrokerContext, group: str, found: list[tuple[_Letter, list[Child]]], total: int, again: bool
+    offsets: ConsumerOffsetManager, group: str, found: list[tuple[_Letter, list[Child]]], total: int, again: bool
 ) -> list[Child]:
     """Return what would be sent."""
     letters = [letter for letter, _ in found]
     topics = Counter(letter.topic for letter in letters if _is_sent(letter, again))
     before = sum(bool(letter.sent_ms) for letter in letters)
     looked = f" of the first {len(letters)}" if total > len(letters) else ""
-    others = {topic: [name for name in broker.offsets.groups_of(topic) if name != group] for topic in topics}
+    others = {topic: [name for name in offsets.groups_of(topic) if name != group] for topic in topics}
     says: list[Child] = [
         facts({
             "Dead letters": f"{total:,} of group {group}",

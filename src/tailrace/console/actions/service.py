@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from tailrace.auth.check import AccessControl
 from tailrace.broker.core.audit import Audit
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.wiring import BrokerParts
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.deletion import DeleteExpired
 from tailrace.console.actions.forms import Action, FieldError, Given, Plan, alert, hidden
@@ -44,7 +44,7 @@ _FORBIDDEN: Final = frozenset({ResponseCode.NO_PERMISSION})
 class ConsoleActions:
     """Answers requests for ``/console/actions/``, with what the broker allows their users. Used on the event loop."""
 
-    def __init__(self, broker: BrokerContext, control: AccessControl, server: RemotingServer, audit: Audit) -> None:
+    def __init__(self, broker: BrokerParts, control: AccessControl, server: RemotingServer, audit: Audit) -> None:
         """``server`` checks and records the requests of users (`BrokerController.for_users`)."""
         self._broker, self._control, self._server = broker, control, server
         self._tokens = Tokens(broker.clock, broker.entropy, secret_bytes(32))

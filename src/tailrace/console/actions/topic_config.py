@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, final
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.core.context import BrokerContext
+from tailrace.broker.wiring import admin_topics
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, area, choice, entry
 from tailrace.console.actions.jobs import Job
@@ -18,7 +17,9 @@ from tailrace.formats.requests.broker_headers import (
     CreateTopicRequestHeader,
     GetTopicConfigRequestHeader,
 )
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.left_over_queues import left_over_note, not_consumed
+from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import TopicConfig
 
 __all__ = ["PutTopic"]
@@ -65,7 +66,7 @@ class PutTopic:
         present = calls.broker.topics.select(name)
         header = _header(name, read, write, int(perm), wanted, present)
         request = calls.check(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        after, _ = AdminTopicsProcessor(calls.broker).planned_topic(calls.channel, request)
+        after, _ = admin_topics(calls.broker).planned_topic(calls.channel, request)
         before = {} if present is None else _members(present)
         rows: list[list[Child]] = [
             [member, before.get(member, "-"), value] for member, value in _members(after).items()]
@@ -76,7 +77,7 @@ class PutTopic:
         if present is not None and not changed:
             says.insert(0, h("p", "Nothing would change."))
         if present is not None and read < present.read_queue_nums and (
-            note := await calls.in_thread(_left_over, calls.broker, name, read)
+            note := await calls.in_thread(_left_over, calls.broker.store, calls.broker.offsets, name, read)
         ):
             says.append(notice(WARN, f"{note}."))
 
@@ -91,11 +92,11 @@ class PutTopic:
         return Plan(f"{doing} topic {name}", says, button, run, seen=str(rows))
 
 
-def _left_over(broker: BrokerContext, name: str, read: int) -> str:
+def _left_over(store: MessageStore, offsets: ConsumerOffsetManager, name: str, read: int) -> str:
     """Return which messages would not be read any more if a topic had fewer queues to read; empty for none."""
-    broker.store.wait_dispatched()
-    found = broker.store.left_over_queues({name: read}).get(name, [])
-    return left_over_note(name, found, not_consumed(broker.offsets, {name: found})[name])
+    store.wait_dispatched()
+    found = store.left_over_queues({name: read}).get(name, [])
+    return left_over_note(name, found, not_consumed(offsets, {name: found})[name])
 
 
 async def _present(calls: Calls, name: str) -> TopicConfig | None:

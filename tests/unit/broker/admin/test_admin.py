@@ -6,14 +6,10 @@ import asyncio
 import json
 
 import pytest
+from broker_kit import clients_of, wired
 
 from tailrace import __version__
-from tailrace.broker.admin.admin import AdminProcessor
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.admin.reset_offset import ResetOffsetProcessor
-from tailrace.broker.admin.runtime_info import RuntimeInfo
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker import wiring
 from tailrace.broker.messages.query import QueryProcessor
 from tailrace.env import OsFileSystem
 from tailrace.errors import MessageIllegalError, RemotingConnectError, RemotingTimeoutError
@@ -26,12 +22,12 @@ from tailrace.node.topic_config import TopicConfig
 
 @pytest.fixture
 def topics(broker, kit):
-    return kit.served(AdminTopicsProcessor(broker))
+    return kit.served(wiring.admin_topics(broker))
 
 
 @pytest.fixture
 def admin(broker, kit):
-    return kit.served(AdminProcessor(broker, RuntimeInfo(broker)))
+    return kit.served(wiring.admin(broker))
 
 
 def put(store, body=b"x", topic="orders", properties=b"KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02TAGS\x01t\x02"):
@@ -269,8 +265,8 @@ def test_connections_and_subscriptions_are_shown(topics, admin, kit, channel, br
         "groupName": "g",
         "subscriptionDataSet": [{"topic": "orders", "subString": "a", "subVersion": 1}],
     }
-    broker.consumers.register(channel, beat, "c1", data)
-    broker.producers.register(channel, beat, "c1", "pg")
+    broker.clients.consumers.register(channel, beat, "c1", data)
+    broker.clients.producers.register(channel, beat, "c1", "pg")
     found = json.loads(
         admin.consumer_connections(channel, kit.request(203, {"consumerGroup": "g"})).body
     )
@@ -343,7 +339,7 @@ def test_a_query_by_key_finds_no_more_than_its_settings_allow(broker, kit, chann
     asked = []
     monkeypatch.setattr(store, "query_records", lambda t, k, most, *_: asked.append(most) or [])
     for most, unique in ((10**9, "false"), (-1, "false"), (7, "false"), (7, "true")):
-        kit.served(QueryProcessor(broker)).query_message(channel, kit.request(12, {
+        kit.served(wired(QueryProcessor, broker)).query_message(channel, kit.request(12, {
             "topic": "orders", "key": "k", "maxNum": str(most), "beginTimestamp": "0",
             "endTimestamp": "-1", "_UNIQUE_KEY_QUERY": unique}))
     assert asked == [64, 0, 7, 32]
@@ -368,7 +364,7 @@ def test_units_of_a_queue_are_shown(admin, broker, kit, channel, store):
 def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channel, outcome, code):
     async def test():
         broker = kit.make_broker(store, asyncio.get_running_loop())
-        admin = kit.served(AdminProcessor(broker, RuntimeInfo(broker)))
+        admin = kit.served(wiring.admin(broker))
         consumer = kit.FakeChannel("127.0.0.1:50001")
         forwarded = []
 
@@ -379,7 +375,7 @@ def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channe
             return command.answer(body=b"running")
 
         consumer.request = request
-        broker.consumers.register(consumer, kit.request(34), "c1", {"groupName": "g"})
+        broker.clients.consumers.register(consumer, kit.request(34), "c1", {"groupName": "g"})
         ext = {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "false"}
         proof = {"AccessKey": "root", "Signature": "of root", "SecurityToken": "t", "TailraceBinding": "b"}
         asked = kit.request(307, {**ext, **proof}, opaque=77)
@@ -412,7 +408,7 @@ def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channe
 
 @pytest.fixture
 def query(broker, kit):
-    return kit.served(QueryProcessor(broker))
+    return kit.served(wired(QueryProcessor, broker))
 
 
 def test_messages_are_found_by_key_and_by_place(query, kit, channel, store):
@@ -498,7 +494,7 @@ def reset(broker, kit, channel, store):
 
     def ask(**more):
         ext = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", **more}
-        return kit.served(ResetOffsetProcessor(broker)).reset_offset(channel, kit.request(222, ext))
+        return kit.served(wiring.reset_offsets(broker)).reset_offset(channel, kit.request(222, ext))
 
     return ask
 
@@ -529,8 +525,8 @@ def test_a_reset_that_cannot_be_is_refused_and_changes_nothing(reset, broker, mo
 def test_a_running_consumer_hears_of_a_reset_with_its_next_pull_and_cannot_undo_it(
     reset, broker, kit, channel
 ):
-    clients = kit.served(ClientManageProcessor(broker))
-    pulls = kit.served(PullMessageProcessor(broker))
+    clients = kit.served(clients_of(broker))
+    pulls = kit.served(wiring.pulls(broker))
     reset(queueId="0", offset="1")
     commit = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "3"}
     late = clients.update_offset(channel, kit.request(15, commit))

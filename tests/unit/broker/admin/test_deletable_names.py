@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from broker_kit import clients_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.send import SendMessageProcessor
+from tailrace.broker import wiring
 from tailrace.config import StoreConfig
 from tailrace.errors import StoreError
 from tailrace.formats import fastjson
@@ -40,8 +39,8 @@ generated = settings(
 @pytest.fixture
 def served(broker, kit, store):
     durable = DurableAnswers(broker.loop, store)
-    send = SendMessageProcessor(broker, durable, wait_durable=False, max_message_size=1 << 20)
-    return [kit.served(one) for one in (AdminTopicsProcessor(broker), ClientManageProcessor(broker), send)]
+    send = wiring.sends(broker, durable, wait_durable=False)
+    return [kit.served(one) for one in (wiring.admin_topics(broker), clients_of(broker), send)]
 
 
 def exists(broker, name):
@@ -126,7 +125,7 @@ def test_topics_and_groups_of_a_directory_with_other_names(served, broker, kit, 
 
 def test_an_lmq_queue_with_a_name_that_no_topic_can_have(kit, channel, loop, tmp_path):
     store = kit.open_store(tmp_path / "lmq", config=StoreConfig(enable_lmq=True, enable_multi_dispatch=True))
-    topics = kit.served(AdminTopicsProcessor(kit.make_broker(store, loop)))
+    topics = kit.served(wiring.admin_topics(kit.make_broker(store, loop)))
     name = "%LMQ%käse.jpg"
     store.put_inner(MessageExtBrokerInner("orders", 0, b"x", encode_properties({"INNER_MULTI_DISPATCH": name})))
     assert store.queue_of(name, 0).max == 1

@@ -6,6 +6,7 @@ import pathlib
 from types import SimpleNamespace
 
 import pytest
+from broker_kit import wired
 
 from tailrace import MessageStore, StoreConfig
 from tailrace.broker.admin.runtime_info import RuntimeInfo
@@ -38,14 +39,14 @@ def test_they_agree(embedded, broker):
     embedded.retention.disk.check()
     broker.store = embedded
     view = explain_directory(embedded.path, embedded.config, SystemClock(), OsFileSystem())
-    table = RuntimeInfo(broker).table()
+    table = wired(RuntimeInfo, broker).table()
     [disk, *_] = json_lines(view)
     found = {
         "broker status": table["commitLogDirCapacity"],
         "retention": "\n".join(answer_lines(view, "s", embedded.config)),
         "/ready": embedded.not_writeable_reason,
-        "console disk": text_of(disk_page(broker)),
-        "console retention": text_of(retention_page(broker, Viewer(lambda access: True, "c"))),
+        "console disk": text_of(disk_page(embedded)),
+        "console retention": text_of(retention_page(embedded, SystemClock(), Viewer(lambda access: True, "c"))),
     }
     assert table["commitLogDirCapacity"] == "Total : 1000.0 GiB, Free : 69.0 GiB."
     for place, text in found.items():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from broker_kit import use_control, wired
 from people import People, sent_by
 
+from tailrace.broker import wiring
 from tailrace.broker.admin.group_admin import GroupAdminProcessor
-from tailrace.broker.messages.pull import PullMessageProcessor
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError, StoreError
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -25,7 +26,7 @@ def modes(broker):
 def processor(broker):
     for topic in ("orders", "bills"):
         broker.topics.update(TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2))
-    return GroupAdminProcessor(broker)
+    return wired(GroupAdminProcessor, broker)
 
 
 def test_the_least_offset_among_groups_and_where_one_is_behind_all(processor, broker, kit, channel):
@@ -64,7 +65,7 @@ def test_a_group_gets_the_offsets_of_another(processor, broker, kit, channel, cl
     again = ConsumerOffsetManager(OsFileSystem(), store.config_dir, clock)
     again.load()
     assert again.query("c", "orders", 1) == 6  # durable
-    broker.consumers.register(kit.FakeChannel(), kit.request(34), "c1", {
+    broker.clients.consumers.register(kit.FakeChannel(), kit.request(34), "c1", {
         "groupName": "a", "subscriptionDataSet": [{"topic": "bills"}]})
     clone(destGroup="d")
     assert broker.offsets.topics_of("d") == ["bills"]
@@ -76,7 +77,8 @@ def test_a_group_gets_the_offsets_of_another(processor, broker, kit, channel, cl
     ("mallory", [("Group:mine", "Update")], 16), ("mallory", [("Group:mine", "Update"), ("Group:a", "Pub")], 16),
     ("reader", [("Group:mine", "Update"), ("Group:a", "Get")], 0), ("root", [], 0)])
 def test_a_clone_needs_a_permission_for_the_source_group(processor, broker, kit, channel, user, entries, code):
-    broker.control = People(**({} if user == "root" else {user: entries})).control
+    use_control(broker, People(**({} if user == "root" else {user: entries})).control)
+    processor = wired(GroupAdminProcessor, broker)
     broker.offsets.commit("a", "orders", 0, 5)
     answer = kit.served(processor).clone_offset(
         channel, sent_by(user, kit.request(314, {"srcGroup": "a", "destGroup": "mine", "topic": "orders"})))
@@ -101,7 +103,7 @@ def test_a_clone_that_cannot_be_changes_nothing(processor, broker, kit, channel,
 def test_a_group_is_forbidden_to_read_a_topic(processor, broker, kit, channel, clock, store):
     broker.groups.find_or_create("g")
     consumer = kit.FakeChannel()
-    broker.consumers.register(consumer, kit.request(34), "c1", {
+    broker.clients.consumers.register(consumer, kit.request(34), "c1", {
         "groupName": "g", "subscriptionDataSet": [{"topic": "orders"}]})
 
     def ask(**more):
@@ -117,7 +119,7 @@ def test_a_group_is_forbidden_to_read_a_topic(processor, broker, kit, channel, c
     assert again.is_read_forbidden("g", "orders")  # durable
     pull = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1",
             "sysFlag": "0", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0"}
-    refused = kit.served(PullMessageProcessor(broker)).pull(consumer, kit.request(11, pull))
+    refused = kit.served(wiring.pulls(broker)).pull(consumer, kit.request(11, pull))
     assert (refused.code, refused.remark) == (16, "the consumer group[g] is forbidden for topic[orders]")
     assert ask(readable="true")["readable"] is True
     assert broker.groups.is_read_forbidden("g", "bills")  # the other topic stays

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from broker_kit import clients_of
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.admin.reset_offset import ResetOffsetProcessor
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker import wiring
 from tailrace.formats import fastjson
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
@@ -21,9 +19,9 @@ class Group:
 
     def __init__(self, broker, kit, channel):
         self.broker, self.kit, self.channel = broker, kit, channel
-        self.topics = kit.served(AdminTopicsProcessor(broker))
-        self.clients = kit.served(ClientManageProcessor(broker))
-        self.pulls = kit.served(PullMessageProcessor(broker))
+        self.topics = kit.served(wiring.admin_topics(broker))
+        self.clients = kit.served(clients_of(broker))
+        self.pulls = kit.served(wiring.pulls(broker))
 
     def create(self, queues=1):
         self.broker.topics.update(
@@ -100,7 +98,7 @@ def test_a_reset_while_a_member_consumes_shows_as_pulled_too(group, broker, kit,
     group.commit(4)
     assert group.stats() == (4, 4)
     reset = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", "queueId": "0", "offset": "1"}
-    assert ResetOffsetProcessor(broker).reset_offset(channel, kit.request(222, reset)).code == 0
+    assert wiring.reset_offsets(broker).reset_offset(channel, kit.request(222, reset)).code == 0
     assert group.query().ext["offset"] == "1"
     assert group.commit(4).remark == "Offset has been previously reset"
     told = group.pull(4, sys_flag=5, commit=4)

@@ -4,8 +4,9 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from broker_kit import wired
 
-from tailrace.broker.admin.admin import AdminProcessor
+from tailrace.broker import wiring
 from tailrace.broker.admin.replication import ReplicationProcessor
 from tailrace.errors import RefusalError
 from tailrace.ha.offset_caps import WAITS
@@ -17,7 +18,7 @@ SLAVE = SimpleNamespace(peer_ip="10.0.0.2")
 
 @pytest.fixture
 def replication(broker):
-    return ReplicationProcessor(broker)
+    return wired(ReplicationProcessor, broker)
 
 
 def test_a_master_without_slaves_shows_its_log(replication, kit, channel, store):
@@ -40,7 +41,7 @@ def admin(broker, store, kit):
     store.real.wait_dispatched()
     broker.offsets.commit("g", "orders", 0, 3)
     store.real.timer_services.delay_offsets.update(1, 3)
-    return AdminProcessor(broker, None)
+    return wiring.admin(broker)
 
 
 def asked(admin, kit, channel=SLAVE, **ext):
@@ -88,7 +89,7 @@ def test_a_slave_is_found_by_its_host_unless_the_ha_port_is_in_another_network(
     hosts = []
     monkeypatch.setattr(replication, "_timers", object())
     monkeypatch.setattr(type(broker.replicas), "timer_checkpoint", lambda _, host: hosts.append(host))
-    broker.address, broker.ha_address = "127.0.0.1:10911", ha_address
+    broker.addresses.broker, broker.addresses.ha = "127.0.0.1:10911", ha_address
     with pytest.raises(RefusalError, match=r"no slave at 10\.0\.0\.2 is connected to the HA port and has the log"):
         replication.timer_checkpoint(SLAVE, kit.request(60))
     assert hosts == [wanted]

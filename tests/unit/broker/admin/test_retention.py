@@ -6,6 +6,8 @@ import asyncio
 import json
 import threading
 
+from broker_kit import wired
+
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.broker.admin.retention import RetentionProcessor
 from tailrace.env.filesystem import OsFileSystem
@@ -43,7 +45,7 @@ def test_request_329_asks_for_twenty_passes(broker, kit, channel):
     clock = SimClock()
     with opened(CrashFileSystem(), clock) as store:
         broker.store = store
-        answer = kit.served(RetentionProcessor(broker)).delete_expired_commit_log(channel, kit.request(329))
+        answer = kit.served(wired(RetentionProcessor, broker)).delete_expired_commit_log(channel, kit.request(329))
         assert answer.code == 0
         assert store.retention.clean_commit_log.manual_times == 20
         assert store.stats()["manualDeletePassesLeft"] == 20
@@ -57,7 +59,7 @@ def test_requests_316_and_306_remove_queues_of_topics_that_are_gone(broker, kit,
             store.put(Message(topic="u", body=b"x"))
             store.wait_dispatched()
             store.topics.delete("t")
-            processor = kit.served(RetentionProcessor(broker))
+            processor = kit.served(wired(RetentionProcessor, broker))
             assert later(broker, channel, processor.clean_queues, kit.request(code)).code == 0
             assert [topic for topic, *_ in store.queues()] == ["u"]
 
@@ -67,7 +69,7 @@ def test_a_purge_over_the_wire(broker, kit, channel):
         broker.store = store
         for number in range(4):
             store.put(Message(topic="t", body=b"x"), queue_id=number % 2)
-        purge = kit.served(RetentionProcessor(broker)).purge_topic
+        purge = kit.served(wired(RetentionProcessor, broker)).purge_topic
         answer = later(broker, channel, purge, kit.request(329_001, {"topic": "t", "queueId": "1"}))
         assert (answer.code, answer.body) == (0, b'{"1":{"from":0,"to":2}}')
         gone = later(broker, channel, purge, kit.request(329_001, {"topic": "none"}))
@@ -88,7 +90,7 @@ def test_a_purge_that_waits_keeps_nobody_from_being_served(broker, kit, channel)
         raise {"full": OSError("no room"), "odd": RuntimeError("what")}[topic]
 
     broker.store.purge_topic = purge_topic
-    processor = kit.served(RetentionProcessor(broker))
+    processor = kit.served(wired(RetentionProcessor, broker))
 
     async def test():
         for topic in ("full", "odd"):
@@ -138,7 +140,7 @@ def test_bytes_are_freed_on_request(broker, kit, channel):
             store.put(Message(topic="t", body=bytes(900)))
         store.wait_dispatched()
         store.flush()
-        free = kit.served(RetentionProcessor(broker)).free_bytes
+        free = kit.served(wired(RetentionProcessor, broker)).free_bytes
 
         def ask(**fields):
             answer = later(broker, channel, free, kit.request(329_002, fields))
@@ -164,7 +166,7 @@ def test_a_store_that_takes_no_changes_frees_nothing(broker, kit, channel):
     with opened(CrashFileSystem(), SimClock()) as store:
         broker.store = store
         store.read_only = "a read-only file system"
-        answer = later(broker, channel, kit.served(RetentionProcessor(broker)).free_bytes,
+        answer = later(broker, channel, kit.served(wired(RetentionProcessor, broker)).free_bytes,
                        kit.request(329_002, {"freeBytes": "1"}))
         assert (answer.code, answer.remark) == (1, "the store takes no changes: a read-only file system")
         assert store.retention.clean_commit_log.free_request is None

@@ -6,13 +6,13 @@ import json
 from functools import partial
 
 import pytest
+from broker_kit import clients_of, use_control
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from people import People, sent_by
 
 from tailrace.broker.clients import client_ids
 from tailrace.broker.clients.client_ids import ClientIds
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import RemotingCommand
 
@@ -26,8 +26,8 @@ def people():
 
 @pytest.fixture
 def clients(broker, kit, people):
-    broker.control = people.control
-    return kit.served(ClientManageProcessor(broker))
+    use_control(broker, people.control)
+    return kit.served(clients_of(broker))
 
 
 def beat(user, client, producers=(), consumers=()):
@@ -45,9 +45,9 @@ def refused(answer):
 def close(broker, channel):
     """What the controller does for a connection that has closed."""
     channel.closed = True
-    broker.consumers.closed(channel)
-    broker.producers.closed(channel)
-    broker.client_ids.closed(channel)
+    broker.clients.consumers.closed(channel)
+    broker.clients.producers.closed(channel)
+    broker.clients.ids.closed(channel)
 
 
 @pytest.mark.parametrize("groups", [{"producers": ["p"]}, {"consumers": ["stock"]}])
@@ -60,8 +60,8 @@ def test_a_second_user_does_not_get_a_client_id_that_is_in_use(clients, broker, 
     assert "user='bob' address=10.0.0.7 code=34" in caplog.text
     assert people.control.denied["permission"] == 3
     assert broker.groups.select("other") is None
-    assert broker.producers.members("q") == []
-    assert broker.producers.find_channel("c") in {channel, None}
+    assert broker.clients.producers.members("q") == []
+    assert broker.clients.producers.find_channel("c") in {channel, None}
     assert clients.heartbeat(other, beat("ann", "c", **groups)).code == 0, "a restart of the same user"
 
 
@@ -71,28 +71,28 @@ def test_a_client_id_is_free_when_its_last_connection_has_closed(clients, broker
         assert clients.heartbeat(one, beat("ann", "c", ["p"])).code == 0
     close(broker, channel)
     refused(clients.heartbeat(third, beat("bob", "c", ["p"])))
-    assert broker.producers.find_channel("c") is second
+    assert broker.clients.producers.find_channel("c") is second
     close(broker, second)
     assert clients.heartbeat(third, beat("bob", "c", ["p"])).code == 0
-    assert broker.producers.find_channel("c") is third
+    assert broker.clients.producers.find_channel("c") is third
     close(broker, third)
-    assert len(broker.client_ids) == 0
+    assert len(broker.clients.ids) == 0
 
 
 def test_a_user_without_any_permission_reserves_no_client_id(clients, broker, kit, channel):
     for groups in ((), ["vproducers", "zzz"]):
         assert clients.heartbeat(channel, beat("nobody", "c", groups)).code == 0
-    assert (len(broker.client_ids), broker.producers.groups()) == (0, {})
-    assert broker.producers.find_channel("c") is None
+    assert (len(broker.clients.ids), broker.clients.producers.groups()) == (0, {})
+    assert broker.clients.producers.find_channel("c") is None
     assert clients.heartbeat(kit.FakeChannel(), beat("ann", "c", ["p"])).code == 0
 
 
 def test_a_consumer_that_may_not_send_is_no_producer(clients, broker, channel):
     """Java's consumers name their inner producer in each heartbeat."""
     assert clients.heartbeat(channel, beat("reader", "c", ["CLIENT_INNER_PRODUCER"], ["stock"])).code == 0
-    assert broker.producers.groups() == {}
-    assert broker.consumers.find("stock").client_ids() == ["c"]
-    assert broker.client_ids.user_of("c") == "reader"
+    assert broker.clients.producers.groups() == {}
+    assert broker.clients.consumers.find("stock").client_ids() == ["c"]
+    assert broker.clients.ids.user_of("c") == "reader"
 
 
 def test_a_permission_from_another_address_does_not_make_a_producer(clients, broker, kit, people):
@@ -100,17 +100,17 @@ def test_a_permission_from_another_address_does_not_make_a_producer(clients, bro
     entry, = people.acls["nobody"].custom
     people.acls["nobody"] = type(people.acls["ann"])("nobody", (type(entry)(entry.resource, ("Pub",), ("10.1.1.1",)),))
     clients.heartbeat(kit.FakeChannel("10.1.1.2:1"), beat("nobody", "c", ["p"]))
-    assert broker.producers.groups() == {}
+    assert broker.clients.producers.groups() == {}
     clients.heartbeat(kit.FakeChannel("10.1.1.1:1"), beat("nobody", "c", ["p"]))
-    assert list(broker.producers.groups()) == ["p"]
+    assert list(broker.clients.producers.groups()) == ["p"]
 
 
 def test_a_heartbeat_that_needs_no_permission_may_name_producers(broker, kit, channel):
     people = People(settings={"authorization_whitelist": "34"}, nobody=())
-    broker.control = people.control
-    clients = kit.served(ClientManageProcessor(broker))
+    use_control(broker, people.control)
+    clients = kit.served(clients_of(broker))
     clients.heartbeat(channel, beat("nobody", "c", ["p"]))
-    assert list(broker.producers.groups()) == ["p"]
+    assert list(broker.clients.producers.groups()) == ["p"]
     refused(clients.heartbeat(kit.FakeChannel(), beat("root", "c", ["p"])))
 
 
@@ -128,20 +128,20 @@ def test_nobody_locks_or_unlocks_for_the_client_of_another_user(clients, broker,
     assert json.loads(clients.lock_batch(other, lock("bob", "d")).body)["lockOKMQSet"] == []
     refused(clients.lock_batch(other, lock("bob", "c")))
     assert clients.unlock_batch(channel, lock("ann", "c")).code == 0
-    assert not broker.locks.is_locked("stock")
+    assert not broker.clients.locks.is_locked("stock")
 
 
 def test_without_users_client_ids_are_nobody_s(broker, kit, channel):
-    clients = kit.served(ClientManageProcessor(broker))
+    clients = kit.served(clients_of(broker))
     for one in (channel, kit.FakeChannel()):
         assert clients.heartbeat(one, beat("", "c", ["p"], ["stock"])).code == 0
-    assert len(broker.client_ids) == 0
-    assert broker.consumers.find("stock").client_ids() == ["c"]
+    assert len(broker.clients.ids) == 0
+    assert broker.clients.consumers.find("stock").client_ids() == ["c"]
 
 
 def test_a_connection_has_a_bounded_number_of_client_ids(people, channel, monkeypatch):
     monkeypatch.setattr(client_ids, "OF_CHANNEL_MAX", 2)
-    ids, request = ClientIds(lambda: people.control), sent_by("ann", RemotingCommand(34))
+    ids, request = ClientIds(people.control), sent_by("ann", RemotingCommand(34))
     for name in ("a", "b", "a"):
         ids.claim(channel, request, name)
     with pytest.raises(StoreError, match="a connection has 2 client ids, the limit is 2; use another connection"):
@@ -150,14 +150,14 @@ def test_a_connection_has_a_bounded_number_of_client_ids(people, channel, monkey
 
 
 def test_a_connection_that_has_closed_holds_no_client_id(people, channel):
-    ids, request = ClientIds(lambda: people.control), sent_by("ann", RemotingCommand(34))
+    ids, request = ClientIds(people.control), sent_by("ann", RemotingCommand(34))
     channel.closed = True
     ids.claim(channel, request, "a")
     assert (len(ids), ids._held) == (0, {})
 
 
 def test_an_id_belongs_to_its_user_as_long_as_one_holder_is_there(people, channel):
-    ids, request = ClientIds(lambda: people.control), sent_by("ann", RemotingCommand(34))
+    ids, request = ClientIds(people.control), sent_by("ann", RemotingCommand(34))
     ids.claim(channel, request, "a")
     ids.claim_for("a table", channel, request, "a")
     ids.closed(channel)
@@ -177,7 +177,7 @@ STEPS = st.lists(st.tuples(
 def test_an_id_has_one_user_for_as_long_as_it_has_a_holder(kit, steps):
     """Any order of first uses and ends, against a table of pairs of a holder and an id."""
     people = People(ann=ANN, bob=ANN)
-    ids, channels = ClientIds(lambda: people.control), [kit.FakeChannel(f"10.0.0.{n}:1") for n in range(3)]
+    ids, channels = ClientIds(people.control), [kit.FakeChannel(f"10.0.0.{n}:1") for n in range(3)]
     held = {}
     for what, user, number, name in steps:
         holder = channels[number] if what in {"claim", "close"} else f"table {number}"

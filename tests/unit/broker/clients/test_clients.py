@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+from broker_kit import clients_of
 
+from tailrace.broker import wiring
 from tailrace.broker.clients import rebalance_lock
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.pull import PullMessageProcessor
 from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.filters.subscriptions import SubscriptionData
 from tailrace.formats.commitlog import java_string_hash
@@ -20,7 +20,7 @@ from tailrace.store.queue_reader import QueueReader
 
 @pytest.fixture
 def clients(broker, kit):
-    return kit.served(ClientManageProcessor(broker))
+    return kit.served(clients_of(broker))
 
 
 def heartbeat(kit, client="c1", group="g", topics=("orders",), version=1, **more):
@@ -53,8 +53,8 @@ def test_a_member_is_listed_as_soon_as_its_heartbeat_is_answered(clients, kit, c
     assert answer.version == 479
     assert members(clients, kit, channel) == ["c1"]
     assert broker.topics.select("%RETRY%g").write_queue_nums == 1
-    assert broker.consumers.find("g").subscriptions["orders"].codes == {97, 98}
-    assert [m.client_id for m in broker.producers.members("pg")] == ["c1"]
+    assert broker.clients.consumers.find("g").subscriptions["orders"].codes == {97, 98}
+    assert [m.client_id for m in broker.clients.producers.members("pg")] == ["c1"]
 
 
 def test_every_member_is_told_when_one_joins_or_leaves(clients, kit, channel):
@@ -84,7 +84,7 @@ def test_changed_topics_are_told_and_newer_subscriptions_replace_older(clients, 
     assert len(channel.sent) == 2
     clients.heartbeat(channel, heartbeat(kit, topics=("bills",)))
     assert len(channel.sent) == 3
-    assert set(broker.consumers.find("g").subscriptions) == {"bills"}
+    assert set(broker.clients.consumers.find("g").subscriptions) == {"bills"}
 
 
 def test_a_closed_connection_leaves_all_its_groups(clients, kit, channel, broker):
@@ -92,27 +92,27 @@ def test_a_closed_connection_leaves_all_its_groups(clients, kit, channel, broker
     clients.heartbeat(channel, heartbeat(kit))
     clients.heartbeat(other, heartbeat(kit, "c2"))
     channel.sent.clear()
-    broker.consumers.closed(other)
-    broker.producers.closed(other)
+    broker.clients.consumers.closed(other)
+    broker.clients.producers.closed(other)
     assert [c.code for c in channel.sent] == [40]
-    broker.consumers.closed(channel)
-    broker.producers.closed(channel)
+    broker.clients.consumers.closed(channel)
+    broker.clients.producers.closed(channel)
     answer = members(clients, kit, channel)
     assert (answer.code, answer.remark) == (1, "no consumer for this group, g")
-    assert broker.producers.groups() == {}
+    assert broker.clients.producers.groups() == {}
 
 
 def test_silent_clients_are_forgotten(clients, kit, channel, broker, clock):
     clients.heartbeat(channel, heartbeat(kit))
     clock.ms += 119_000
-    broker.consumers.expire()
-    broker.producers.expire()
+    broker.clients.consumers.expire()
+    broker.clients.producers.expire()
     assert members(clients, kit, channel) == ["c1"]
     clock.ms += 2_000
-    broker.consumers.expire()
+    broker.clients.consumers.expire()
     assert channel.closed
-    broker.producers.expire()
-    assert broker.producers.members("pg") == []
+    broker.clients.producers.expire()
+    assert broker.clients.producers.members("pg") == []
     assert members(clients, kit, channel).code == 1
 
 
@@ -122,7 +122,7 @@ def test_heartbeats_without_subscriptions_keep_those_of_the_same_fingerprint(cli
     assert clients.heartbeat(channel, beat).ext["IS_SUB_CHANGE"] == "false"
     short = heartbeat(kit, topics=(), heartbeatFingerprint=5, withoutSub=True)
     assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "false"
-    assert set(broker.consumers.find("g").subscriptions) == {"orders"}
+    assert set(broker.clients.consumers.find("g").subscriptions) == {"orders"}
     other = heartbeat(kit, topics=(), heartbeatFingerprint=6, withoutSub=True)
     assert clients.heartbeat(channel, other).ext["IS_SUB_CHANGE"] == "true"
     # Over a new connection it is a member immediately, even before it tells its subscriptions again.
@@ -139,7 +139,7 @@ def test_a_member_whose_pull_is_newer_than_its_subscriptions_is_asked_for_them(
 ):
     """A Java client may drop the heartbeat that tells them, and leave them out of all later ones."""
     broker.topics.create_if_missing("orders", 1)
-    pulls = kit.served(PullMessageProcessor(broker))
+    pulls = kit.served(wiring.pulls(broker))
     pull = kit.request(11, {
         "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0",
         "maxMsgNums": "1", "sysFlag": "0", "commitOffset": "0", "subVersion": "2",
@@ -193,27 +193,27 @@ def test_locks_that_nobody_renews_are_forgotten_and_a_bad_queue_locks_none(
     body = {"consumerGroup": "g", "clientId": "c1", "mqSet": [good, {"topic": "t"}]}
     with pytest.raises(MessageIllegalError, match="brokerName is missing"):
         clients.lock_batch(channel, kit.request(41, body=json.dumps(body).encode()))
-    assert broker.locks.try_lock("g", "c2", [good]) == [good]
+    assert broker.clients.locks.try_lock("g", "c2", [good]) == [good]
     clock.ms += 60_001
-    broker.locks.expire()
-    assert broker.locks.try_lock("g", "c3", [good]) == [good]
-    assert len(broker.locks._locks) == 1
+    broker.clients.locks.expire()
+    assert broker.clients.locks.try_lock("g", "c3", [good]) == [good]
+    assert len(broker.clients.locks._locks) == 1
 
 
 def test_the_names_of_locked_queues_are_bounded(broker, clock, monkeypatch):
     monkeypatch.setattr(rebalance_lock, "LOCKED_CHARS_MAX", 1_000)
     long = [{"topic": f"{number}{'t' * 200}", "brokerName": "b" * 200, "queueId": 0} for number in range(3)]
     with pytest.raises(StoreError, match="the limit is 1000"):
-        broker.locks.try_lock("g", "c1", long)
-    assert broker.locks.try_lock("g", "c1", long[:2]) == long[:2]
+        broker.clients.locks.try_lock("g", "c1", long)
+    assert broker.clients.locks.try_lock("g", "c1", long[:2]) == long[:2]
     with pytest.raises(StoreError, match="the limit is 1000"):
-        broker.locks.try_lock("g", "c1", long[2:])
-    assert broker.locks.try_lock("g", "c1", long[:2]) == long[:2]
+        broker.clients.locks.try_lock("g", "c1", long[2:])
+    assert broker.clients.locks.try_lock("g", "c1", long[:2]) == long[:2]
     clock.ms += 60_001
-    assert broker.locks.try_lock("g", "another client", long[:1]) == long[:1]
-    broker.locks.expire()
-    broker.locks.unlock("g", "another client", long[:1])
-    assert broker.locks._chars == 0
+    assert broker.clients.locks.try_lock("g", "another client", long[:1]) == long[:1]
+    broker.clients.locks.expire()
+    broker.clients.locks.unlock("g", "another client", long[:1])
+    assert broker.clients.locks._chars == 0
 
 
 def test_a_group_that_may_not_be_created_is_not_registered(clients, kit, channel):

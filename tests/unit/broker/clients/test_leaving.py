@@ -98,8 +98,8 @@ class World:
 
     def members(self):
         broker = self.controller.broker
-        found = broker.consumers.find(GROUP)
-        return found.client_ids() if found else [], len(broker.producers.members("vproducers"))
+        found = broker.clients.consumers.find(GROUP)
+        return found.client_ids() if found else [], len(broker.clients.producers.members("vproducers"))
 
     def connections(self):
         return sorted(name for channel in self.controller.servers[0].channels for name in channel.users)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from broker_kit import clients_of
 
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
+from tailrace.broker import wiring
 from tailrace.broker.consumers.heartbeat import read_heartbeat
-from tailrace.broker.messages.pull import PullMessageProcessor
 from tailrace.config import BrokerConfig
 from tailrace.env import OsFileSystem
 from tailrace.filters.consumer_filters import ConsumerFilterManager
@@ -28,7 +28,7 @@ def broker(store, loop, kit):
 
 @pytest.fixture
 def beat(broker, kit):
-    served = kit.served(ClientManageProcessor(broker))
+    served = kit.served(clients_of(broker))
 
     def beats(channel, client, version, /, **topics):
         data = [{"topic": topic, "subString": text, "subVersion": version,
@@ -43,7 +43,7 @@ def beat(broker, kit):
 
 @pytest.fixture
 def counts(broker):
-    return lambda: {topic: one.sub_string for topic, one in broker.consumers.find("g").subscriptions.items()}
+    return lambda: {topic: one.sub_string for topic, one in broker.clients.consumers.find("g").subscriptions.items()}
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_member_whose_clock_stepped_back_changes_its_expression(beat, channel,
     assert counts() == {"orders": "a = 1"}
     beat(channel, "c1", 3_000, orders="a = 2")
     assert broker.filters._consumer_filters.find("orders", "g").expression == "a = 2"
-    pull = kit.served(PullMessageProcessor(broker)).pull
+    pull = kit.served(wiring.pulls(broker)).pull
     answer = pull(channel, kit.request(11, {
         "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "0",
         "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "3000", "expressionType": "SQL92"}))
@@ -110,9 +110,9 @@ def test_an_expression_of_the_file_does_not_outlive_a_change_by_its_group(broker
     manager.persist_if_changed()
     loaded = ConsumerFilterManager(OsFileSystem(), store.config_dir, CONFIG, store.clock)
     loaded.load()
-    broker.consumers._listener = loaded
+    broker.clients.consumers._listener = loaded
     broker.filters = MessageFilters(CONFIG, loaded)
-    broker.consumers.closed(channel)
+    broker.clients.consumers.closed(channel)
     assert loaded.find("orders", "g").client_version == 9_000
     beat(channel, "c1", 5_000, orders="a = 2")
     assert loaded.find("orders", "g").expression == "a = 2"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from broker_kit import wired
 
-from tailrace.broker.admin.reset_offset import ResetOffsetProcessor
+from tailrace.broker import wiring
 from tailrace.broker.consumers.client_offsets import ClientOffsetsProcessor
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError, RemotingTimeoutError
@@ -29,14 +30,14 @@ def member(kit, broker, client_id, answer=None, version=479):
         return command.answer(body=answer)
 
     channel.request = request
-    broker.consumers.register(channel, kit.request(34, version=version), client_id, {"groupName": "g"})
+    broker.clients.consumers.register(channel, kit.request(34, version=version), client_id, {"groupName": "g"})
     channel.sent.clear()
     return channel
 
 
 async def ask(kit, broker, channel, **more):
     asked = kit.request(223, {"topic": "orders", "group": "g", **more}, opaque=9)
-    assert ClientOffsetsProcessor(broker).status(channel, asked) is None
+    assert wired(ClientOffsetsProcessor, broker).status(channel, asked) is None
     for _ in range(200):
         if channel.sent:
             return channel.sent.pop()
@@ -86,7 +87,7 @@ def test_tables_of_many_queues_are_read(store, kit, channel):
 
 
 def test_a_group_without_members_or_with_an_old_one_is_refused(broker, kit, channel):
-    processor = ClientOffsetsProcessor(broker)
+    processor = wired(ClientOffsetsProcessor, broker)
     asked = kit.request(223, {"topic": "orders", "group": "g"})
     with pytest.raises(RefusalError, match=r"No Any Consumer online in the consumer group: \[g\]"):
         processor.status(channel, asked)
@@ -107,7 +108,7 @@ def pushing(store, loop, kit, channel):
 
     def ask(language=0, **more):
         ext = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", **more}
-        return ResetOffsetProcessor(broker).reset_offset(channel, kit.request(222, ext, language=language))
+        return wiring.reset_offsets(broker).reset_offset(channel, kit.request(222, ext, language=language))
 
     return broker, ask
 

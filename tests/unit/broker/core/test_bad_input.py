@@ -9,8 +9,9 @@ import random
 
 import msgspec
 import pytest
+from broker_kit import wired
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
+from tailrace.broker import wiring
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.query import QueryProcessor
 from tailrace.env import OsFileSystem
@@ -156,7 +157,7 @@ def test_whatever_is_asked_the_broker_goes_on_and_its_files_stay_readable(tmp_pa
 def test_a_group_that_could_not_be_read_again_is_refused_and_spoils_no_other(
     broker, kit, channel, member
 ):
-    topics = kit.served(AdminTopicsProcessor(broker))
+    topics = kit.served(wiring.admin_topics(broker))
     body = f'{{"groupName":"bad",{member}}}'.encode()
     assert topics.update_group(channel, kit.request(200, {}, body)).code == 29
     assert topics.update_group(channel, kit.request(200, {}, b'{"groupName":"good"}')).code == 0
@@ -171,7 +172,7 @@ def test_a_group_that_could_not_be_read_again_is_refused_and_spoils_no_other(
                f'"more":{"[" * 300}{"]" * 300}'],
 )
 def test_so_is_a_topic_and_none_of_its_list_is_created(broker, kit, channel, member):
-    topics = kit.served(AdminTopicsProcessor(broker))
+    topics = kit.served(wiring.admin_topics(broker))
     body = f'{{"topicConfigList":[{{"topicName":"first"}},{{"topicName":"bad",{member}}}]}}'
     assert topics.update_topics(channel, kit.request(18, {}, body.encode())).code == 29
     assert broker.topics.select("first") is None
@@ -182,7 +183,7 @@ def test_messages_by_key_come_as_many_as_fit_into_a_frame(broker, kit, channel, 
     sent = [bytes([n]) * (4 << 20) for n in range(6)]
     for body in sent:
         store.put_inner(MessageExtBrokerInner("orders", 0, body, b"KEYS\x01k\x02"))
-    answer = kit.served(QueryProcessor(broker)).query_message(channel, kit.request(12, {
+    answer = kit.served(wired(QueryProcessor, broker)).query_message(channel, kit.request(12, {
         "topic": "orders", "key": "k", "maxNum": "64", "beginTimestamp": "0", "endTimestamp": "-1"}))
     assert answer.code == 0
     assert len(encode(answer)) < 16 << 20

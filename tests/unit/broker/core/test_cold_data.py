@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from tailrace.broker import wiring
 from tailrace.broker.core import cold_data
 from tailrace.broker.core.cold_data import ColdDataFlowControl
 from tailrace.broker.messages import pull as pull_module
-from tailrace.broker.messages.pull import PullMessageProcessor
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
@@ -113,10 +113,10 @@ def test_a_push_consumer_is_refused_and_a_pull_consumer_waits_for_one_message(
     async def test():
         loop = asyncio.get_running_loop()
         broker.cold_reads, broker.cold_data = cold_reads(loop), ColdDataFlowControl(broker.clock, broker.config)
-        processor = kit.served(PullMessageProcessor(broker))
+        processor = kit.served(wiring.pulls(broker))
         if kind:
             broker.groups.find_or_create("g")
-            broker.consumers.register(
+            broker.clients.consumers.register(
                 channel, kit.request(34), "c1", {"groupName": "g", "consumeType": kind, "subscriptionDataSet": []})
 
         async def answer(opaque):

@@ -6,12 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from broker_kit import clients_of, use_control, wired
 from people import People, sent_by
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.pull import PullMessageProcessor
-from tailrace.broker.messages.send import SendMessageProcessor
+from tailrace.broker import wiring
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.config import BrokerConfig
 from tailrace.errors import StoreError
@@ -31,15 +29,18 @@ class World:
         self.kit = kit
         config = BrokerConfig(**settings)
         self.store = kit.open_store(path, config)
-        self.broker = broker = kit.make_broker(self.store, loop, config)
+        self.broker = kit.make_broker(self.store, loop, config)
         self.people = People(mallory=MALLORY, creator=MAY_CREATE)
-        broker.control = self.people.control
-        sends = SendMessageProcessor(
-            broker, DurableAnswers(loop, self.store), wait_durable=False, max_message_size=1 << 20)
-        clients, admin = ClientManageProcessor(broker), AdminTopicsProcessor(broker)
+        self.wire(self.people.control)
+
+    def wire(self, control):
+        use_control(broker := self.broker, control)
+        sends = wiring.sends(
+            broker, DurableAnswers(broker.loop, self.store), wait_durable=False)
+        clients, admin = clients_of(broker), wiring.admin_topics(broker)
         self.processors = {
-            310: sends.send_v2, 11: PullMessageProcessor(broker).pull, 34: clients.heartbeat,
-            36: SendBackProcessor(broker).send_back, 17: admin.update_topic, 18: admin.update_topics,
+            310: sends.send_v2, 11: wiring.pulls(broker).pull, 34: clients.heartbeat,
+            36: wired(SendBackProcessor, broker).send_back, 17: admin.update_topic, 18: admin.update_topics,
             200: admin.update_group, 352: admin.group}
 
     def settings(self, **changes):
@@ -122,8 +123,8 @@ def test_a_group_needs_create_or_an_entry_with_its_name(world):
 def test_a_heartbeat_leaves_out_groups_that_may_not_be_created(world, caplog):
     assert world.beat("mallory", "mine1", "stock").code == 0
     assert world.names == {"stock", "%RETRY%stock"}, "its retry topic needs no further permission"
-    assert world.broker.consumers.find("mine1") is None
-    assert world.broker.consumers.find("stock") is not None
+    assert world.broker.clients.consumers.find("mine1") is None
+    assert world.broker.clients.consumers.find("stock") is not None
     assert "mine1" in caplog.text
 
 
@@ -163,7 +164,7 @@ def test_without_a_reserve_or_users_all_are_for_everybody(kit, tmp_path, loop):
     world = World(kit, tmp_path / "second", loop, max_topics=there + 3)
     world.settings(super_user_reserve_percent=0)
     assert [world.send("creator", f"own{n}").code for n in range(2)] == [0, 0]
-    world.broker.control = None
+    world.wire(None)
     assert world.send("", "own2").code == 0
     assert "over the limit maxTopics" in world.send("", "own3")
 

@@ -13,12 +13,11 @@ import tracemalloc
 import zlib
 
 import pytest
+from broker_kit import clients_of
 from flat_open import flat_open
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
+from tailrace.broker import wiring
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.messages.pull import PullMessageProcessor
 from tailrace.broker.messages.service import BATCH_MAX
 from tailrace.config import NameServerConfig
 from tailrace.env import OsFileSystem
@@ -224,10 +223,10 @@ def test_a_change_that_the_disk_refuses_is_answered_and_shown_to_nobody(tmp_path
         assert store.topics.select("old") is not None
         assert store.topics.data_version.to_json() == version
         assert controller.broker.groups.select("g") is None
-        assert controller.broker.consumers.find("g") is None
+        assert controller.broker.clients.consumers.find("g") is None
         files.error = 0
         assert (await peer.ask(34, {}, b'{"clientID":"c","consumerDataSet":[{"groupName":"g"}]}')).code == 0
-        assert controller.broker.consumers.find("g") is not None
+        assert controller.broker.clients.consumers.find("g") is not None
         assert store.topics.select("%RETRY%g") is not None
         assert (await peer.ask(215, {"topic": "old"})).code == 0
         assert store.topics.select("old") is None
@@ -249,18 +248,18 @@ def test_two_requests_that_change_the_attributes_of_a_topic_together_both_count(
 def test_a_heartbeat_of_a_thousand_new_groups_writes_two_files_once(broker, kit, channel):
     body = {"clientID": "c", "consumerDataSet": [{"groupName": f"g{i}"} for i in range(1000)]}
     before = broker.groups.writes, broker.topics.writes
-    processor = kit.served(ClientManageProcessor(broker))
+    processor = kit.served(clients_of(broker))
     answer = processor.heartbeat(channel, kit.request(34, {}, json.dumps(body).encode()))
     assert answer.code == 0
     assert (broker.groups.writes - before[0], broker.topics.writes - before[1]) == (1, 1)
-    assert len(broker.consumers.groups()) == 1000
+    assert len(broker.clients.consumers.groups()) == 1000
     more = {"clientID": "c", "consumerDataSet": [{"groupName": "one more"}, {"groupName": "more"}]}
     with pytest.raises(StoreError, match="in 1000 groups, the limit is 1000; use another connection"):
-        kit.served(ClientManageProcessor(broker)).heartbeat(channel, kit.request(34, {}, json.dumps(more).encode()))
-    broker.consumers.closed(channel)
-    assert broker.consumers.groups() == []
+        kit.served(clients_of(broker)).heartbeat(channel, kit.request(34, {}, json.dumps(more).encode()))
+    broker.clients.consumers.closed(channel)
+    assert broker.clients.consumers.groups() == []
     with pytest.raises(MessageIllegalError, match="consumerDataSet has 1001 members, over the limit of 1000"):
-        kit.served(ClientManageProcessor(broker)).heartbeat(channel, kit.request(34, {}, json.dumps(
+        kit.served(clients_of(broker)).heartbeat(channel, kit.request(34, {}, json.dumps(
             {"clientID": "c", "consumerDataSet": [{"groupName": "g"}] * 1001}).encode()))
 
 
@@ -278,7 +277,7 @@ def test_a_large_heartbeat_over_the_wire_lets_others_have_their_turn(tmp_path):
             served_between += 1
         assert (await answered).ext["IS_SUPPORT_HEART_BEAT_V2"] == "true"
         assert served_between >= 3
-        assert len(controller.broker.consumers.groups()) == 200
+        assert len(controller.broker.clients.consumers.groups()) == 200
         other.writer.close()
 
     served(tmp_path, test)
@@ -289,7 +288,7 @@ def test_a_topic_that_is_named_often_is_looked_at_once(broker, kit, channel, sto
     asked = []
     queue_of = store.queue_of
     store.queue_of = lambda topic, queue_id: asked.append(queue_id) or queue_of(topic, queue_id)
-    answer = kit.served(AdminTopicsProcessor(broker)).consume_stats(channel, kit.request(
+    answer = kit.served(wiring.admin_topics(broker)).consume_stats(channel, kit.request(
         208, {"consumerGroup": "g", "topicList": ";".join(["wide"] * 1000)}))
     assert answer.code == 0
     assert len(asked) == 50
@@ -321,7 +320,7 @@ def test_an_unclosed_text_of_the_tolerant_form_takes_no_memory_by_its_length():
 def test_long_expressions_batches_headers_and_properties_are_refused(tmp_path, kit, broker, channel):
     broker.groups.find_or_create("g")
     broker.topics.create_if_missing("t", 1)
-    pull = kit.served(PullMessageProcessor(broker)).pull(channel, kit.request(11, {
+    pull = kit.served(wiring.pulls(broker)).pull(channel, kit.request(11, {
         "consumerGroup": "g", "topic": "t", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1",
         "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
         "subscription": "a||" * 10_000}))
@@ -374,7 +373,7 @@ def test_registrations_of_other_brokers_are_bounded(kit, channel, clock, tmp_pat
 
 
 def test_consumer_offsets_are_kept_only_for_what_exists(broker, kit, channel):
-    clients = kit.served(ClientManageProcessor(broker))
+    clients = kit.served(clients_of(broker))
 
     def commit(group, topic, queue_id):
         answer = clients.update_offset(channel, kit.request(15, {
@@ -436,7 +435,7 @@ QUEUES = {"consumerGroup": "g", "clientId": "c", "mqSet": [
         {"topicName": f"n{number}", "readQueueNums": 1, "writeQueueNums": 1} for number in range(9)]})])
 def test_the_members_of_a_list_are_checked_in_turns_of_the_event_loop(broker, kit, channel, monkeypatch, code, body):
     """Other requests are served between them, however many there are; here each turn has time for one member."""
-    clients, admin = ClientManageProcessor(broker), AdminTopicsProcessor(broker)
+    clients, admin = clients_of(broker), wiring.admin_topics(broker)
     serve = {41: clients.lock_batch, 42: clients.unlock_batch, 18: admin.update_topics, 225: admin.update_groups}[code]
     turns, times = [], itertools.count()
 

@@ -61,7 +61,7 @@ async def scenario(tmp_path, kit, client):
             found = await route(client, near.namesrv_address, "far", True)
             assert found["brokerDatas"][0]["brokerAddrs"] == {"0": far.broker_address}
             async with asyncio.timeout(PATIENCE_S):  # the answer comes after the entry in the table
-                while far.broker.registrations() != {near.namesrv_address: True}:
+                while far.broker.name_servers.states() != {near.namesrv_address: True}:
                     await asyncio.sleep(0.01)
             store.topics.update(TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=2))
             found = await route(client, near.namesrv_address, "orders", True)
@@ -101,7 +101,7 @@ async def unreachable(tmp_path, kit, client, caplog):
         async with asyncio.timeout(PATIENCE_S):
             while "cannot register at a name server" not in caplog.text:
                 await asyncio.sleep(0.02)
-        assert far.broker.registrations() == {f"127.0.0.1:{port}": False}
+        assert far.broker.name_servers.states() == {f"127.0.0.1:{port}": False}
         store.topics.update(TopicConfig(topic_name="first"))
         async with running(tmp_path / "near", kit, None, ("127.0.0.1", port)) as (near, _):
             store.topics.update(TopicConfig(topic_name="second"))
@@ -120,7 +120,9 @@ def test_many_topics_are_encoded_in_parts_between_which_the_event_loop_works(bro
     parts, dumps = [], fastjson.orjson.dumps
     monkeypatch.setattr(fastjson, "_PART", 50)
     monkeypatch.setattr(fastjson.orjson, "dumps", lambda *some, **more: parts.append(dumps(*some, **more)) or parts[-1])
-    body = Registration(broker, [])._body()
+    body = Registration(
+        broker.loop, broker.config, broker.topics, broker.addresses, broker.outgoing, broker.executors.background,
+        [])._body()
     assert len(parts) > 5
     assert max(map(len, parts)) < len(body) / 2
     topics = json.loads(body)["topicConfigSerializeWrapper"]["topicConfigTable"]

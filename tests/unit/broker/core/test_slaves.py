@@ -8,11 +8,13 @@ import json
 import struct
 
 import pytest
+from broker_kit import wired
 
 from tailrace import MessageStore, StoreConfig
+from tailrace.broker import wiring
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.end_transaction import TransactionEnds
-from tailrace.broker.pop.pop_message import PopService
+from tailrace.broker.pop.requests import PopRequests
 from tailrace.config import BrokerConfig, BrokerRole
 from tailrace.errors import ConfigError, RefusalError
 from tailrace.formats.requests.message_headers import (
@@ -21,7 +23,6 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.formats.requests.name_server_headers import RegisterBrokerRequestHeader
 from tailrace.ha.members import allowed_hosts
-from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.remoting.client import RemotingClient
 from tailrace.requests.caller import RemotingCaller
 
@@ -81,7 +82,7 @@ async def first_bytes(address, report=0):
 def test_a_broker_without_a_role_has_no_port_for_slaves(tmp_path):
     async def main():
         async with broker(tmp_path) as one:
-            assert one.broker.ha_address == ""
+            assert one.broker.addresses.ha == ""
             answer = await invoke(one, 906)
             assert answer.code == 1
             assert "haListenPort" in answer.remark
@@ -92,16 +93,16 @@ def test_a_broker_without_a_role_has_no_port_for_slaves(tmp_path):
 def test_members_of_the_group_may_connect_and_others_may_not(tmp_path):
     async def main():
         async with broker(tmp_path, **MASTER) as one:
-            assert await first_bytes(one.broker.ha_address) is None
+            assert await first_bytes(one.broker.addresses.ha) is None
             answer = await register_slave(one)
             assert answer.code == 0
-            assert answer.ext["haServerAddr"] == one.broker.ha_address
+            assert answer.ext["haServerAddr"] == one.broker.addresses.ha
             assert answer.ext["masterAddr"] == one.broker_address
             await asyncio.sleep(1.1)  # a name server is asked for an unknown host once a second
             one.broker.store.topics.ensure_system_topics()
             from tailrace.model import MessageExtBrokerInner
             one.broker.store.put_inner(MessageExtBrokerInner("t", 0, b"x"))
-            assert await first_bytes(one.broker.ha_address) is not None
+            assert await first_bytes(one.broker.addresses.ha) is not None
             assert one.broker.replicas.closed["host is not allowed"] == 1
             group = await invoke(one, 901, one.namesrv_address, clusterName="DefaultCluster", brokerName="broker-a")
             assert json.loads(group.body)["brokerMemberGroup"]["brokerAddrs"] == {
@@ -126,7 +127,7 @@ def test_allowed_hosts_may_connect_and_906_and_907_are_answered(tmp_path):
         async with broker(tmp_path, ha_allowed_hosts="10.0.0.0/8; 127.0.0.1", **MASTER) as one:
             from tailrace.model import MessageExtBrokerInner
             until = one.broker.store.put_inner(MessageExtBrokerInner("t", 0, b"x")).until
-            host, _, port = one.broker.ha_address.rpartition(":")
+            host, _, port = one.broker.addresses.ha.rpartition(":")
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(struct.pack(">q", 0))
             await reader.readexactly(12 + until)
@@ -138,7 +139,8 @@ def test_allowed_hosts_may_connect_and_906_and_907_are_answered(tmp_path):
             writer.close()
             answer = await invoke(one, 906)
             assert answer.ext == {
-                "masterHaAddress": one.broker.ha_address, "masterFlushOffset": "0", "masterAddress": one.broker_address}
+                "masterHaAddress": one.broker.addresses.ha, "masterFlushOffset": "0",
+                "masterAddress": one.broker_address}
             refused = await invoke(one, 906, masterHaAddress="127.0.0.1:5")
             assert refused.code == 1
             assert "is a master" in refused.remark
@@ -173,9 +175,8 @@ def test_a_slave_refuses_pops_and_ends_of_transactions_whatever_the_protocol(bro
     """A call of gRPC reaches the services, and not the processors that a slave replaces."""
     broker_of_kit.slave = object()
     caller = RemotingCaller(channel, kit.request(200_050, {}))
-    order = ConsumerOrderInfoManager(
-        broker_of_kit.store.file_system, broker_of_kit.store.config_dir, broker_of_kit.clock, lambda *_: None)
-    pops, ends = PopService(broker_of_kit, broker_of_kit.revive_log, order), TransactionEnds(broker_of_kit)
+    broker_of_kit.pop_requests = wired(PopRequests, broker_of_kit)
+    pops, ends = wiring.pop_consumption(broker_of_kit).service, wired(TransactionEnds, broker_of_kit)
     with pytest.raises(RefusalError, match="this broker is a slave"):
         pops.pop(PopMessageRequestHeader("g", "t", -1, 8, 60_000, 0, 0, 0), caller)
     for state in (0, 8, 12):

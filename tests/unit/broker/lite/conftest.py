@@ -9,10 +9,7 @@ import pytest
 from broker_world import Turns, executors_in_place
 from pop_client import Popped
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.lite.service import LiteTopics
-from tailrace.broker.messages.send import SendMessageProcessor
-from tailrace.broker.pop.service import PopConsumption
+from tailrace.broker import wiring
 from tailrace.broker.statistics.traffic import CountedArrivals
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -53,18 +50,19 @@ class LiteWorld:
         self.store = MessageStore.open(
             self.path, config=self.config, broker_config=self.broker_config,
             parts=StoreParts(services=False, clock=self.clock, entropy=SeededEntropy(7)))
-        self.broker = broker = self.kit.make_broker(
+        self.broker = self.kit.make_broker(
             self.store, self.loop, self.broker_config, self.clock, executors_in_place())
-        broker.offsets.load()
-        pops = PopConsumption(broker, self.store.file_system)
-        self.lite = pops.acks.service.lite = None
-        self.lite = LiteTopics(broker, self.store.file_system)
-        pops.acks.service.lite = self.lite.acks
-        pops.inspect.lite = self.lite.service.notification
+        self.connect()
+        return self
+
+    def connect(self):
+        broker = self.broker
+        pops = wiring.pop_consumption(broker)
+        self.lite = wiring.lite_topics(broker, pops, self.store.file_system)
         self.inspect = pops.inspect
-        self.acks, self.admin = pops.acks, AdminTopicsProcessor(broker)
-        self.sends = SendMessageProcessor(
-            broker, DurableAnswers(self.loop, self.store), wait_durable=False, max_message_size=1 << 20)
+        self.acks, self.admin = pops.acks, wiring.admin_topics(broker)
+        self.sends = wiring.sends(
+            broker, DurableAnswers(self.loop, self.store), wait_durable=False)
         self.store.set_message_arriving_listener(CountedArrivals(broker.traffic, pops, self.lite))
         self.channels = {}
         return self

@@ -92,7 +92,7 @@ def test_a_group(used):
 
 def test_a_group_that_is_bound_to_a_topic_of_others_does_not_show_it(used):
     """Whoever may create a group chooses the parent topic of the group."""
-    used.broker.control = People(
+    used.broker.records._control = People(
         mallory=[("Group:lite", "Get")], reader=[("Group:lite", "Get"), ("Topic:parent", "Sub")]).control
     for used.user, fields in (("mallory", {"topK": 5}), ("mallory", {"liteTopic": "a"})):
         code, remark = told(used, 200_078, group="lite", **fields)

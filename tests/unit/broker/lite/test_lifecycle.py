@@ -60,7 +60,7 @@ def test_not_before_the_broker_has_run_for_a_while(expiring):
     world = expiring
     world.send("a")
     world.clock.advance(2 * HOUR_MS)
-    world.broker.boot_ms = world.clock.now_ms() - world.broker_config.min_lite_ttl + 1
+    world.lite.lifecycle._boot_ms = world.clock.now_ms() - world.broker_config.min_lite_ttl + 1
     step(world)
     assert names(world) == [QUEUE]
 

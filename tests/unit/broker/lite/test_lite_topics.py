@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from broker_kit import wired
 from pop_client import batch_ack_body
 
-from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker import wiring
 from tailrace.broker.messages.query import QueryProcessor
 from tailrace.config import StoreConfig
 
@@ -247,12 +248,12 @@ def test_pulls_and_searches_may_name_a_lite_topic(world):
     pull = {"consumerGroup": "p", "topic": "parent", "liteTopic": "a", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32,
             "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 1, "subscription": "*", "subVersion": 0}
     world.broker.groups.find_or_create("p")
-    answer = world.ask(PullMessageProcessor(world.broker).pull, pull, code=11)
+    answer = world.ask(wiring.pulls(world.broker).pull, pull, code=11)
     assert (answer.code, answer.ext["nextBeginOffset"], answer.ext["maxOffset"]) == (0, "3", "3")
     assert b"other" not in answer.body
     search = {"topic": "parent", "liteTopic": "a", "queueId": 0, "timestamp": times[2]}
-    assert world.ask(QueryProcessor(world.broker).search_offset, search, code=29).ext["offset"] == "2"
-    assert world.ask(QueryProcessor(world.broker).search_offset, {**search, "liteTopic": "z"}, code=29).ext == {
+    assert world.ask(wired(QueryProcessor, world.broker).search_offset, search, code=29).ext["offset"] == "2"
+    assert world.ask(wired(QueryProcessor, world.broker).search_offset, {**search, "liteTopic": "z"}, code=29).ext == {
         "offset": "0"}
 
 

@@ -6,6 +6,7 @@ import copy
 import json
 
 import pytest
+from broker_kit import use_control
 from people import People
 
 MEMBER = ("Topic:parent", "Pub,Sub"), ("Group:lite", "Sub"), ("Group:more", "Sub")
@@ -17,7 +18,8 @@ def owned(world):
     """Ann's client ``c`` of the group ``lite`` has the Lite topics a and b; the group has consumed a message of a."""
     world.group("more", sub_reset_offset_unsubscribe="true")
     world.group(sub_reset_offset_unsubscribe="true")
-    world.broker.control = People(ann=MEMBER, mallory=MEMBER).control
+    use_control(world.broker, People(ann=MEMBER, mallory=MEMBER).control)
+    world.connect()
     world.user = "ann"
     assert world.subscribe("a", "b").code == 0
     world.send("a", b"1")
@@ -28,7 +30,7 @@ def owned(world):
 
 
 def state(world):
-    registry, ids = world.lite.registry, world.broker.client_ids
+    registry, ids = world.lite.registry, world.broker.clients.ids
     return copy.deepcopy((
         {client: (one.group, one.topic, one.queues) for client, one in registry._clients.items()},
         {queue: list(members) for queue, members in registry._of_queue.items()}, registry._evicted, registry.count,
@@ -78,18 +80,18 @@ def test_a_client_id_belongs_to_its_user_while_it_has_lite_topics(owned):
     owned.subscribe(client="d", action="COMPLETE_REMOVE")
     owned.user = "ann"
     assert owned.subscribe("a", client="d").code == 0
-    owned.broker.client_ids.closed(owned.channel("d"))
-    assert owned.broker.client_ids.user_of("d") == "ann"
+    owned.broker.clients.ids.closed(owned.channel("d"))
+    assert owned.broker.clients.ids.user_of("d") == "ann"
     owned.run(1_000_000, 100_000)
     owned.lite.registry.expire()
-    assert owned.broker.client_ids.user_of("d") is None
+    assert owned.broker.clients.ids.user_of("d") is None
 
 
 def test_a_client_without_lite_topics_reserves_no_id(owned):
     owned.user = "mallory"
     for action in ("COMPLETE_ADD", "PARTIAL_ADD", "PARTIAL_REMOVE", "COMPLETE_REMOVE"):
         assert owned.subscribe(client="free", action=action).code == 0
-    assert owned.broker.client_ids.user_of("free") is None
+    assert owned.broker.clients.ids.user_of("free") is None
 
 
 def test_requests_about_a_client_are_about_the_group_that_they_name(owned):

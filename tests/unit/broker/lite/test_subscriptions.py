@@ -363,7 +363,7 @@ def test_a_client_with_too_many_events_is_looked_at_later(open_world):
 
 
 def test_a_lite_topic_belongs_to_the_broker_that_its_name_is_for(world):
-    world.broker.route = lambda topic: {"queueDatas": [
+    world.broker.name_servers.route = lambda topic: {"queueDatas": [
         {"brokerName": name, "perm": 6, "readQueueNums": 4, "writeQueueNums": 4} for name in ("broker-b", "broker-a")]}
     names = [f"n{n}" for n in range(40)]
     ours = [name for name in names if consistent_hash(java_string_hash(name), 8) < 4]

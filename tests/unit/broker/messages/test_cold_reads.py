@@ -8,9 +8,10 @@ import threading
 import weakref
 
 import pytest
+from broker_kit import Served
 from patience import until_async
 
-from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker import wiring
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.model import GetMessageResult, GetMessageStatus, MessageExtBrokerInner, places_of
@@ -246,14 +247,15 @@ class Cold:
 def processor(broker, store, kit):
     broker.topics.update(TopicConfig(topic_name="orders"))
     store.put_inner(MessageExtBrokerInner("orders", 0, b"body", b""))
-    return kit.served(PullMessageProcessor(broker))
+    return kit.served(wiring.pulls(broker))
 
 
-def answered(broker, processor, channel, request, source, meanwhile=lambda: None):
+def answered(broker, channel, request, source, meanwhile=lambda: None):
     """The answer to a pull that waits for the disk; ``meanwhile`` is called before it was read."""
 
     async def test():
         broker.cold_reads = worker.cold_reads(asyncio.get_running_loop())
+        processor = Served(wiring.pulls(broker))
         assert processor.pull(channel, request) is None
         meanwhile()
         source.open.set()
@@ -268,7 +270,7 @@ def answered(broker, processor, channel, request, source, meanwhile=lambda: None
 def test_a_cold_pull_is_answered_later_and_the_same(broker, store, processor, channel, kit, monkeypatch):
     warm = processor.pull(channel, kit.request(11, EXT, opaque=4))
     source = Cold(store, monkeypatch)
-    answer = answered(broker, processor, channel, kit.request(11, EXT, opaque=5), source)
+    answer = answered(broker, channel, kit.request(11, EXT, opaque=5), source)
     assert [cached for cached, _ in source.calls] == [True, False]
     assert source.calls[1][1] is not threading.main_thread()
     assert (answer.code, answer.opaque, answer.body, answer.ext) == (0, 5, warm.body, warm.ext)
@@ -278,7 +280,7 @@ def test_a_cold_pull_is_answered_later_and_the_same(broker, store, processor, ch
 def test_a_failed_read_is_answered_with_its_error(broker, store, processor, channel, kit, monkeypatch):
     processor.pull(channel, kit.request(11, EXT, opaque=4))
     source = Cold(store, monkeypatch, OSError(5, "Input/output error"))
-    answer = answered(broker, processor, channel, kit.request(11, EXT, opaque=5), source)
+    answer = answered(broker, channel, kit.request(11, EXT, opaque=5), source)
     assert (answer.code, answer.remark) == (1, "OSError: [Errno 5] Input/output error")
 
 
@@ -291,21 +293,21 @@ def test_what_changes_during_the_read_counts(broker, store, processor, channel, 
     def commit():
         broker.offsets.commit("g", "orders", 0, 1)
 
-    assert answered(broker, processor, channel, request, source, commit).code == 0
+    assert answered(broker, channel, request, source, commit).code == 0
     assert broker.offsets.query("g", "orders", 0) == 1, "the offset of the pull was committed once, before"
     channel.sent.clear()
 
     def reset():
         broker.offsets.assign_reset("g", "orders", {0: 0})
 
-    answer = answered(broker, processor, channel, request, source, reset)
+    answer = answered(broker, channel, request, source, reset)
     assert (answer.code, answer.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
     channel.sent.clear()
 
     def delete():
         broker.topics.delete("orders")
 
-    answer = answered(broker, processor, channel, request, source, delete)
+    answer = answered(broker, channel, request, source, delete)
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
@@ -316,6 +318,7 @@ def test_a_pull_that_is_one_too_many_is_told_to_come_back(broker, store, process
 
     async def test():
         broker.cold_reads = worker.cold_reads(asyncio.get_running_loop())
+        processor = kit.served(wiring.pulls(broker))
         answers = [processor.pull(channel, kit.request(11, EXT, opaque=n)) for n in range(5, 9)]
         assert answers[:3] == [None] * 3
         size = memory_of(kit.request(11, EXT))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from broker_kit import clients_of
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker import wiring
 from tailrace.broker.messages.service import CODES
 from tailrace.formats.remoting import ResponseCode
 from tailrace.model import PutMessageStatus
@@ -25,21 +24,21 @@ def lmq(broker):
 
 
 def test_a_pull_needs_no_topic_and_no_group(lmq, channel, kit):
-    answer = kit.served(PullMessageProcessor(lmq)).pull(channel, kit.request(11, PULL))
+    answer = kit.served(wiring.pulls(lmq)).pull(channel, kit.request(11, PULL))
     assert answer.code == ResponseCode.PULL_NOT_FOUND
-    assert kit.served(PullMessageProcessor(lmq)).pull(
+    assert kit.served(wiring.pulls(lmq)).pull(
         channel, kit.request(11, {**PULL, "queueId": "1"})).code == ResponseCode.INVALID_PARAMETER
     assert "%LMQ%a" not in lmq.topics.table
     assert "%LMQ%g" not in [group.group_name for group in lmq.groups.items()]
 
 
 def test_without_the_setting_they_are_unknown(broker, channel, kit):
-    answer = kit.served(PullMessageProcessor(broker)).pull(channel, kit.request(11, PULL))
+    answer = kit.served(wiring.pulls(broker)).pull(channel, kit.request(11, PULL))
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_offsets_can_be_committed(lmq, channel, kit):
-    clients = kit.served(ClientManageProcessor(lmq))
+    clients = kit.served(clients_of(lmq))
     where = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0"}
     assert clients.update_offset(
         channel, kit.request(15, {**where, "commitOffset": "5"})).code == ResponseCode.SUCCESS
@@ -47,7 +46,7 @@ def test_offsets_can_be_committed(lmq, channel, kit):
 
 
 def test_no_config_is_kept_of_them(lmq, channel, kit):
-    topics = kit.served(AdminTopicsProcessor(lmq))
+    topics = kit.served(wiring.admin_topics(lmq))
     answer = topics.update_topic(channel, kit.request(17, {**TOPIC, "topic": "%LMQ%a"}))
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "is an LMQ queue" in answer.remark

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from tailrace.broker import wiring
 from tailrace.broker.messages import long_polling
-from tailrace.broker.messages.pull import PullMessageProcessor
 from tailrace.model import GetMessageResult, GetMessageStatus, MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
 
@@ -31,7 +31,7 @@ def ext(**changes):
 @pytest.fixture
 def pulls(broker):
     broker.topics.update(TopicConfig(topic_name="orders"))
-    return PullMessageProcessor(broker)
+    return wiring.pulls(broker)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def pull(pulls, channel, kit):
 
 def register(broker, kit, channel, subscription="*", version=1, model="CLUSTERING"):
     broker.groups.find_or_create("g")
-    broker.consumers.register(
+    broker.clients.consumers.register(
         channel, kit.request(34), "c1",
         {
             "groupName": "g", "messageModel": model,
@@ -195,7 +195,7 @@ class Waiting:
         self.broker = kit.make_broker(store, asyncio.get_running_loop())
         self.broker.topics.update(TopicConfig(topic_name="orders"))
         self.broker.groups.find_or_create("g")
-        self.processor = PullMessageProcessor(self.broker)
+        self.processor = wiring.pulls(self.broker)
         self.hold = self.processor.hold
         store.set_message_arriving_listener(self.hold)
         self.kit, self.channel = kit, channel

@@ -177,7 +177,7 @@ def test_a_group_without_members_is_not_proven_any_more(tmp_path):
         before = world.in_lane
         assert of(world, pull() * 3) == [0, 0, 0]
         assert world.in_lane == before + 2
-        world.controller.broker.consumers.closed(world.member)
+        world.controller.broker.clients.consumers.closed(world.member)
         assert of(world, pull()) == [24]  # SUBSCRIPTION_NOT_EXIST
         assert of(world, pull(own()) + pull(own())) == [0, 0], "with its own subscription it needs no member"
         assert world.in_lane == before + 3

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import pytest
+from broker_kit import use_control, wired
 from people import People, sent_by
 
-from tailrace.broker.admin.admin import AdminProcessor
-from tailrace.broker.messages.end_transaction import EndTransactionProcessor
+from tailrace.broker import wiring
 from tailrace.broker.messages.query import QueryProcessor
-from tailrace.broker.messages.records import owners_of, require_record
+from tailrace.broker.messages.records import Records, owners_of
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.broker.transactions.half_queue import PASSED, UNKNOWN
 from tailrace.errors import RefusalError
@@ -52,12 +53,12 @@ def people():
 @pytest.fixture
 def ask(broker, kit, channel, people, store):
     """Send a request by a user about the message at a position."""
-    broker.control = people.control
+    use_control(broker, people.control)
     broker.transactions.load()
     broker.groups.find_or_create("mine")
     store.topics.create_if_missing("%RETRY%mine", 1)
-    query, back, ends = QueryProcessor(broker), SendBackProcessor(broker), EndTransactionProcessor(broker)
-    admin = AdminProcessor(broker, None)
+    query, back = wired(QueryProcessor, broker), wired(SendBackProcessor, broker)
+    ends, admin = wiring.ends_of_transactions(broker), wiring.admin(broker)
     serve = dict(zip(CODES, (query.view_message, back.send_back, admin.consume_directly, ends.resume_check,
                              ends.end_transaction), strict=True))
 
@@ -175,8 +176,8 @@ def test_only_who_may_read_a_deleted_topic_is_told_that_a_message_went_with_it(a
     assert ask("mallory", back, MISSING, originTopic="secret").remark == REMARK.format("mallory")
 
 
-def test_without_users_nothing_is_checked(ask, broker, store):
-    broker.control = None
+@pytest.mark.parametrize("people", [SimpleNamespace(control=None)])
+def test_without_users_nothing_is_checked(ask, store):
     at = put(store, "secret", {})
     assert ask("", RequestCode.VIEW_MESSAGE_BY_ID, at, topic="").code == 0
     assert ask("", RequestCode.CONSUMER_SEND_MSG_BACK, at).code == 0
@@ -195,11 +196,11 @@ def test_a_thread_has_a_record_checked_on_the_event_loop(broker, store, channel,
     message, request = store.look_message_by_offset(at), sent_by("mallory", RemotingCommand(323))
 
     async def scenario():
-        broker.loop = asyncio.get_running_loop()
-        broker.control = people.control
+        broker.loop, broker.control = asyncio.get_running_loop(), people.control
+        records = wired(Records, broker)
         people.control.require_record = lambda *_: seen.append(threading.get_ident())
-        await broker.loop.run_in_executor(None, require_record, broker, channel, request, message, Action.UPDATE)
-        require_record(broker, channel, request, message, Action.UPDATE)
+        await broker.loop.run_in_executor(None, records.require_record, channel, request, message, Action.UPDATE)
+        records.require_record(channel, request, message, Action.UPDATE)
 
     # The control is final and has no slots, so a test may replace a method of one object.
     asyncio.run(scenario())

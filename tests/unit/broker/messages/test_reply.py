@@ -7,9 +7,8 @@ import logging
 
 import pytest
 
+from tailrace.broker import wiring
 from tailrace.broker.messages import reply as reply_module
-from tailrace.broker.messages.reply import ReplyMessageProcessor
-from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.config import BrokerConfig
 from tailrace.errors import RemotingTimeoutError, StoreError
 from tailrace.formats.commitlog import decode_message, decode_properties
@@ -57,7 +56,7 @@ def asker(broker, kit):
             return result
 
     made = Asker("10.0.0.9:4000")
-    broker.producers.register(made, kit.request(34), "asker", "askers")
+    broker.clients.producers.register(made, kit.request(34), "asker", "askers")
     return made
 
 
@@ -66,10 +65,9 @@ class Replier:
 
     def __init__(self, broker, channel, kit, durable=None):
         self.broker, self.channel, self.kit = broker, channel, kit
-        send = SendMessageProcessor(
-            broker, durable or DurableAnswers(broker.loop, broker.store), wait_durable=durable is not None,
-            max_message_size=broker.store.config.max_message_size)
-        self.processor = ReplyMessageProcessor(broker, send.messages, durable)
+        send = wiring.sends(
+            broker, durable or DurableAnswers(broker.loop, broker.store), wait_durable=durable is not None)
+        self.processor = wiring.replies(broker, send.messages, durable)
 
     def start(self, fields, body=b"pong", code=325, **options):
         request = self.kit.request(code, fields, body, opaque=9, **options)
@@ -123,7 +121,7 @@ def test_a_reply_is_pushed_to_the_producer_and_stored(reply, asker, store, broke
 
 def test_a_reply_need_not_be_stored(store, loop, channel, kit, asker, broker):
     without = kit.make_broker(store, loop, BrokerConfig(store_reply_message_enable=False))
-    without.producers = broker.producers
+    without.clients.producers = broker.clients.producers
     answer = Replier(without, channel, kit)(ext(e="-1"))
     assert (answer.code, answer.ext["msgId"], answer.ext["queueId"]) == (0, "0", "0")
     assert answer.ext["queueOffset"] == "0"
@@ -265,7 +263,7 @@ def test_a_producer_that_does_not_answer_takes_no_room_from_others(
     reply.start(ext(), b"x")
     assert [a.code for a in reply.channel.sent] == [2, 2, 2]
     other = type(asker)("10.0.0.8:4000")
-    broker.producers.register(other, kit.request(34), "other", "askers")
+    broker.clients.producers.register(other, kit.request(34), "other", "askers")
     reply.start(ext(i="REPLY_TO_CLIENT\x01other\x02"), bytes(20_000))
     broker.loop.run_until_complete(asyncio.sleep(0.01))
     assert len(other.pushes) == 1
@@ -288,7 +286,7 @@ def test_all_replies_under_way_are_bounded(asker, broker, channel, kit, monkeypa
 
 
 def test_the_latest_connection_of_a_client_counts(broker, kit):
-    producers, request = broker.producers, kit.request(34)
+    producers, request = broker.clients.producers, kit.request(34)
     old, new = kit.FakeChannel("10.0.0.9:1"), kit.FakeChannel("10.0.0.9:2")
     for channel, groups in ((old, "pq"), (new, "pq")):
         for group in groups:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from broker_kit import use_control
 from people import People, sent_by
 
 from tailrace.auth.accesses import Accesses
+from tailrace.broker import wiring
 from tailrace.broker.core import asked
-from tailrace.broker.messages.reply import ReplyMessageProcessor
-from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.formats.requests.table import REQUESTS
 from tailrace.requests.durable_answers import DurableAnswers
@@ -27,14 +27,17 @@ class World:
         self.people = People(
             ann=[("Topic:questions*", "Pub")], shop=[("Topic:questions", "Sub")], other=[("Topic:else", "Pub,Sub")],
             nobody=())
-        broker.control = self.people.control
-        self.send_processor = SendMessageProcessor(
-            broker, DurableAnswers(broker.loop, broker.store), wait_durable=False, max_message_size=1 << 20)
-        self.processor = ReplyMessageProcessor(broker, self.send_processor.messages)
+        self.wire(self.people.control)
         for topic in ("questions", "else", "%RETRY%stock"):
             broker.topics.create_if_missing(topic, 1)
         broker.groups.find_or_create("stock")
         self.asker = self.connect("ann", "asker")
+
+    def wire(self, control):
+        use_control(broker := self.broker, control)
+        self.send_processor = wiring.sends(
+            broker, DurableAnswers(broker.loop, broker.store), wait_durable=False)
+        self.processor = wiring.replies(broker, self.send_processor.messages)
 
     def connect(self, user, client):
         channel = self.kit.FakeChannel(f"10.0.0.9:{len(self.pushed) + 1}")
@@ -45,8 +48,8 @@ class World:
 
         channel.request = request
         beat = sent_by(user, RemotingCommand(34))
-        self.broker.client_ids.claim(channel, beat, client)
-        self.broker.producers.register(channel, beat, client, "p")
+        self.broker.clients.ids.claim(channel, beat, client)
+        self.broker.clients.producers.register(channel, beat, client, "p")
         return channel
 
     def ask(self, user="ann", client="asker", topic="questions", correlation="c-1", ttl="3000"):
@@ -157,11 +160,11 @@ def test_questions_of_one_user_do_not_drive_out_those_of_another(world, monkeypa
 
 
 def elsewhere(world):
-    world.broker.registrations = lambda: {"10.0.0.1:9876": True}
+    world.broker.name_servers.states = lambda: {"10.0.0.1:9876": True}
 
 
 def several(world):
-    world.broker.route = lambda topic: {"queueDatas": [{"brokerName": "a"}, {"brokerName": "b"}]}
+    world.broker.name_servers.route = lambda topic: {"queueDatas": [{"brokerName": "a"}, {"brokerName": "b"}]}
 
 
 @pytest.mark.parametrize("cluster", [elsewhere, several])
@@ -199,7 +202,8 @@ def test_a_reply_that_was_stored_here_is_for_those_who_may_consume_it_also_in_a_
 
 
 def test_without_users_or_permissions_every_reply_is_served(world):
-    world.broker.control = None
+    world.wire(None)
+    world.connect("ann", "asker")
     assert world.reply("").code == 0
     assert world.ask("").code == 0
     assert len(world.broker.asked) == 0

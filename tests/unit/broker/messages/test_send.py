@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailrace.broker.messages.send import SendMessageProcessor
+from tailrace.broker import wiring
 from tailrace.errors import FatalStorageError, RefusalError
 from tailrace.formats.commitlog import decode_message, encode_batch
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
@@ -21,10 +21,8 @@ HOST = b"\x7f\0\0\1\0\0*\x9f"
 
 
 def processor(broker, *, wait_durable=False, limit=100):
-    made = SendMessageProcessor(
-        broker, DurableAnswers(broker.loop, broker.store, limit), wait_durable=wait_durable,
-        max_message_size=broker.store.config.max_message_size,
-    )
+    made = wiring.sends(
+        broker, DurableAnswers(broker.loop, broker.store, limit), wait_durable=wait_durable)
     made.set_store_host(HOST)
     return made
 
@@ -271,7 +269,7 @@ def test_a_resend_goes_to_its_retry_topic_and_after_too_many_to_the_dead_letters
 
 def test_a_resend_of_a_group_that_holds_locks_is_a_dead_letter(send, store, broker, clock):
     queue = {"topic": "orders", "brokerName": "broker-a", "queueId": 0}
-    broker.locks.try_lock("g", "client", [queue])
+    broker.clients.locks.try_lock("g", "client", [queue])
     assert send(ext("%RETRY%g", e="0", j="1")).code == 0
     assert send(ext("%RETRY%other", e="0", j="1")).code == 0
     clock.ms += 60_001
@@ -361,7 +359,7 @@ def test_a_store_that_cannot_wait_for_its_disk_leaves_no_send_without_an_answer(
         store.topics.create_if_missing("orders", 4)
         broker = kit.make_broker(store, asyncio.get_running_loop())
         durable = DurableAnswers(broker.loop, store)
-        made = SendMessageProcessor(broker, durable, wait_durable=True, max_message_size=4 << 20)
+        made = wiring.sends(broker, durable, wait_durable=True)
         made.send_v2(channel, kit.request(310, ext(), b"x"))
         await asyncio.sleep(0)
         await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """Send-back (request 36): retry topics, delay levels, dead letters."""
 
 import pytest
+from broker_kit import wired
 
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.formats.commitlog import decode_message
@@ -13,7 +14,7 @@ from tailrace.node.subscription_group import SubscriptionGroupConfig
 
 @pytest.fixture
 def back(broker, channel, kit, store):
-    made = kit.served(SendBackProcessor(broker))
+    made = kit.served(wired(SendBackProcessor, broker))
 
     def call(offset=0, level=0, version=479, **more):
         ext = {"group": "g", "offset": str(offset), "delayLevel": str(level), **more}
@@ -139,7 +140,7 @@ def test_an_answer_waits_until_the_message_is_durable(stored, broker, channel, k
             self.waiting.append((answer, until))
 
     at, durable = stored().phy_offset, Durable()
-    made = kit.served(SendBackProcessor(broker, durable))
+    made = kit.served(wired(SendBackProcessor, broker, durable))
     ext = {"group": "g", "offset": str(at), "delayLevel": "0"}
     assert made.send_back(channel, kit.request(36, ext)) is None
     (answer, until), = durable.waiting

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from broker_kit import use_control, wired
 from people import People, sent_by
 
-from tailrace.broker.messages.reply import ReplyMessageProcessor
-from tailrace.broker.messages.send import SendMessageProcessor
+from tailrace.broker import wiring
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand
@@ -46,19 +48,19 @@ def people():
 
 @pytest.fixture
 def send(broker, kit, people, store):
-    broker.control = people.control
+    use_control(broker, people.control)
     broker.transactions.load()
-    processor = SendMessageProcessor(
-        broker, DurableAnswers(broker.loop, store), wait_durable=False, max_message_size=1 << 20)
-    reply = ReplyMessageProcessor(broker, processor.messages)
+    processor = wiring.sends(
+        broker, DurableAnswers(broker.loop, store), wait_durable=False)
+    reply = wiring.replies(broker, processor.messages)
     for topic in ("own", "%RETRY%mine", "%RETRY%v_mine", "DefaultCluster_REPLY_TOPIC"):
         broker.topics.create_if_missing(topic, 1)
     for group in ("mine", "v_mine"):
         broker.groups.find_or_create(group)
     for user, group in (("victim", "vproducers"), ("victim", "own"), ("mallory", "mine")):
         channel, beat = kit.FakeChannel(f"10.0.0.{len(group)}:1"), sent_by(user, RemotingCommand(34))
-        broker.client_ids.claim(channel, beat, f"{user}'s client")
-        broker.producers.register(channel, beat, f"{user}'s client", group)
+        broker.clients.ids.claim(channel, beat, f"{user}'s client")
+        broker.clients.producers.register(channel, beat, f"{user}'s client", group)
 
     def call(properties, user="mallory", topic="own", code=310, body=b"x", text=None):
         text = encode_properties(properties).decode() if text is None else text
@@ -135,7 +137,7 @@ def test_a_member_of_a_batch_leads_nowhere(send, broker, store, kit):
     """Its properties are stored, and neither a reply nor a retry follows them; LMQ queues are refused by the store."""
     assert send({}, code=320, body=item({"RETRY_TOPIC": "secret", "REPLY_TO_CLIENT": "victim's client"})).code == 0
     assert len(broker.asked) == 0
-    back = SendBackProcessor(broker).send_back(kit.FakeChannel(), sent_by("mallory", RemotingCommand(
+    back = wired(SendBackProcessor, broker).send_back(kit.FakeChannel(), sent_by("mallory", RemotingCommand(
         36, {"group": "mine", "offset": "0", "delayLevel": "1"})))
     assert back.code == 0
     assert decode_message(store.log[-1]).properties["RETRY_TOPIC"] == "own"
@@ -155,8 +157,8 @@ def test_a_consumer_may_send_a_question_of_another_user_to_its_retry_topic(send)
     assert send(asked, topic="%RETRY%mine").code == 0
 
 
-def test_without_users_nothing_is_checked(send, broker, store):
-    broker.control = None
+@pytest.mark.parametrize("people", [SimpleNamespace(control=None)])
+def test_without_users_nothing_is_checked(send, store):
     for properties in FOREIGN:
         assert send(properties, "").code == 0
     assert "ORIGIN_GROUP" not in decode_message(store.log[-1]).properties
@@ -165,7 +167,7 @@ def test_without_users_nothing_is_checked(send, broker, store):
 def test_a_retried_message_keeps_its_topic_and_no_other_one(broker, kit, store):
     """A property of a producer does not change the topic that a consumer sees after a retry."""
     broker.groups.find_or_create("mine")
-    back = SendBackProcessor(broker)
+    back = wired(SendBackProcessor, broker)
     for topic, named, expected in (("own", "secret", "own"), ("%RETRY%mine", "read", "read"), ("own", None, "own")):
         at = store.put_inner(MessageExtBrokerInner(
             topic, 0, b"x", encode_properties({} if named is None else {"RETRY_TOPIC": named}))).phy_offset

@@ -6,10 +6,10 @@ import asyncio
 import json
 
 import pytest
+from broker_kit import clients_of
 
 from tailrace import Message, MessageStore
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker import wiring
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
@@ -48,7 +48,7 @@ def enabled(store, loop, kit, config=CONFIG):
     made.topics.update(TopicConfig(topic_name="orders"))
     made.topics.update(TopicConfig(topic_name=RETRY, read_queue_nums=1, write_queue_nums=1))
     made.groups.find_or_create("g")
-    return made, kit.served(PullMessageProcessor(made)), kit.served(ClientManageProcessor(made))
+    return made, kit.served(wiring.pulls(made)), kit.served(clients_of(made))
 
 
 def ext(**changes):
@@ -155,7 +155,7 @@ def test_a_pull_relies_on_the_heartbeat_of_its_group(made_broker, channel, kit):
 def test_filter_data_that_is_older_than_the_pull_is_named(made_broker, channel, kit, monkeypatch):
     made, pulls, clients = made_broker
     beat(clients, kit, channel, "price > 98", 5)
-    made.consumers.find("g").subscriptions["orders"].sub_version = 9
+    made.clients.consumers.find("g").subscriptions["orders"].sub_version = 9
     answer = pulls.pull(channel, kit.request(11, ext(sysFlag="0", subVersion="9")))
     assert (answer.code, answer.remark) == (
         ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
@@ -177,7 +177,8 @@ def test_a_retry_topic_is_filtered_as_the_topic_of_the_message(made_broker, real
     beat(clients, kit, channel, [
         {"topic": "orders", "subString": "price > 10", "subVersion": 1, "expressionType": "SQL92"}, retry], 1)
     assert pull() == [b"orders 50", b"others 5", b"None 5"]
-    made.filters = MessageFilters(BrokerConfig(enable_property_filter=True), made.filters._consumer_filters)
+    made.filters = MessageFilters(BrokerConfig(enable_property_filter=True), made.consumer_filters)
+    pulls = kit.served(wiring.pulls(made))
     assert pull() == []
 
 

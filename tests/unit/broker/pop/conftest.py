@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from pop_client import ack_fields, batch_ack_body, changed, pop_fields, popped
 
-from tailrace.broker.pop.service import PopConsumption
+from tailrace.broker import wiring
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.pop import revive_topic
@@ -39,7 +39,7 @@ class PopWorld:
             parts=StoreParts(services=False, clock=self.clock, entropy=SeededEntropy(7)))
         self.broker = self.kit.make_broker(self.store, self.loop, self.broker_config, self.clock)
         self.broker.offsets.load()
-        self.pop_part = PopConsumption(self.broker, self.store.file_system)
+        self.pop_part = wiring.pop_consumption(self.broker)
         self.store.topics.create_if_missing("orders", 2)
         return self
 

@@ -7,9 +7,9 @@ import itertools
 import json
 
 import pytest
+from broker_kit import clients_of, wired
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
+from tailrace.broker import wiring
 from tailrace.broker.pop import query_assignment
 from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.client.allocation import averagely, in_turn
@@ -31,12 +31,12 @@ def modes(broker):
 
 @pytest.fixture
 def assignment(broker):
-    return QueryAssignmentProcessor(broker)
+    return wired(QueryAssignmentProcessor, broker)
 
 
 @pytest.fixture
 def join(broker, kit):
-    clients = kit.served(ClientManageProcessor(broker))
+    clients = kit.served(clients_of(broker))
 
     def joined(*client_ids, group="g"):
         for number, client_id in enumerate(client_ids):
@@ -106,13 +106,14 @@ def test_a_topic_that_may_not_be_read_has_no_queues(query, join, broker):
 
 def test_queues_of_other_brokers_are_shared_too(query, join, broker):
     data = {"perm": 6, "readQueueNums": 2}
-    broker.route = lambda topic: {"queueDatas": [{"brokerName": "b2", **data}, {"brokerName": "b1", **data}]}
+    broker.name_servers.route = lambda topic: {
+        "queueDatas": [{"brokerName": "b2", **data}, {"brokerName": "b1", **data}]}
     join("c1", "c2")
     assert (query("c1"), query("c2")) == ([0, 1], [0, 1])
 
 
 def test_a_broker_that_registers_endless_queues_ends_nobody(query, join, broker):
-    broker.route = lambda topic: {"queueDatas": [
+    broker.name_servers.route = lambda topic: {"queueDatas": [
         {"brokerName": name, "perm": 6, "readQueueNums": 60_000} for name in ("b1", "b2")]}
     join("c1")
     with pytest.raises(StoreError, match="orders has 120000 queues, the limit is 100000"):
@@ -216,7 +217,7 @@ def test_many_queues_are_answered_in_turns_of_the_event_loop(
 def test_the_mode_of_groups_without_one_is_set_for_all(store, loop, kit, channel):
     broker = kit.make_broker(store, loop, BrokerConfig(default_message_request_mode="POP"))
     broker.topics.update(TopicConfig(topic_name="orders"))
-    assignment = QueryAssignmentProcessor(broker)
+    assignment = wired(QueryAssignmentProcessor, broker)
     assert assignment._mode("orders", "g") == ("POP", -1)
     assert assignment._mode("%RETRY%g", "g") == ("PULL", 0)
 
@@ -226,7 +227,7 @@ def test_the_mode_of_groups_without_one_is_set_for_all(store, loop, kit, channel
 
 @pytest.fixture
 def update(broker, kit, channel):
-    topics = kit.served(AdminTopicsProcessor(broker))
+    topics = kit.served(wiring.admin_topics(broker))
 
     def updated(attributes, many=False):
         group = {"groupName": "g", "attributes": attributes}

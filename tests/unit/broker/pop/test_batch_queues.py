@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from broker_kit import wired
 from pop_client import pop_fields
 
 from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
@@ -53,7 +54,7 @@ def test_a_peek_and_a_notification_are_refused_by_name(batches):
 
 def test_mode_pop_is_refused_and_a_stored_one_is_answered_with_pull(batches, kit):
     modes = batches.broker.state.modes
-    served = QueryAssignmentProcessor(batches.broker)
+    served = wired(QueryAssignmentProcessor, batches.broker)
 
     def set_mode(mode):
         body = json.dumps({"topic": "B", "consumerGroup": "g", "mode": mode}).encode()

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 import pytest
+from broker_kit import clients_of, wired
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.end_transaction import EndTransactionProcessor
+from tailrace.broker import wiring
 from tailrace.broker.messages.send_back import SendBackProcessor
-from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import SysFlag, decode_properties
@@ -31,7 +30,7 @@ def served(world, kind):
 
 
 def delete(world, turns, topic="orders"):
-    answer = world.ask(served(world, AdminTopicsProcessor).delete_topic, {"topic": topic}, code=215)
+    answer = world.ask(served(world, wiring.admin_topics).delete_topic, {"topic": topic}, code=215)
     assert answer.code == 0
     turns()
     return fastjson.loads(answer.body)
@@ -121,7 +120,7 @@ def test_a_group_takes_its_topics_its_offsets_and_its_pops_along(world, turns):
         world.store.topics.create_if_missing(topic, 1)
     for clean in ("false", "true"):
         world.broker.groups.find_or_create("g")
-        answer = world.ask(served(world, AdminTopicsProcessor).delete_group, {
+        answer = world.ask(served(world, wiring.admin_topics).delete_group, {
             "groupName": "g", "cleanOffset": clean}, code=207)
         turns()
         found = fastjson.loads(answer.body)
@@ -136,11 +135,11 @@ def test_a_new_group_begins_at_the_first_message_of_the_new_topic(world, turns):
     world.send(b"old")
     again(world, turns)
     begin = world.store.queue_of("orders", 0).begin_of_life
-    clients = served(world, ClientManageProcessor)
+    clients = served(world, clients_of)
     asked = {"consumerGroup": "new", "topic": "orders", "queueId": "0"}
     for count in range(3):
         assert world.ask(clients.query_offset, asked, code=14).ext["offset"] == str(begin)
-        stats = world.ask(served(world, AdminTopicsProcessor).consume_stats, {
+        stats = world.ask(served(world, wiring.admin_topics).consume_stats, {
             "consumerGroup": "new", "topic": "orders"}, code=208)
         [queue] = fastjson.loads(stats.body)["offsetTable"].values()
         assert (queue["brokerOffset"], queue["consumerOffset"]) == (begin + count, begin)
@@ -152,7 +151,7 @@ def test_a_message_of_a_deleted_topic_is_not_sent_back(world, turns):
     old = world.send(b"old")
     again(world, turns)
     new = world.send(b"new")
-    back = served(world, SendBackProcessor).send_back
+    back = served(world, partial(wired, SendBackProcessor)).send_back
     for put, count in ((old, 0), (new, 1)):
         world.store.topics.create_if_missing("%RETRY%g", 1)
         end = world.store.max_phy_offset
@@ -174,7 +173,7 @@ def half_of(world, key):
 
 
 def end(world, result):
-    processor = EndTransactionProcessor(world.broker)
+    processor = wiring.ends_of_transactions(world.broker)
     return world.ask(processor.end_transaction, {
         "producerGroup": "p", "tranStateTableOffset": result.queue_offset, "commitLogOffset": result.phy_offset,
         "commitOrRollback": 8, "fromTransactionCheck": "false", "msgId": "x", "transactionId": "x"}, code=37)
@@ -190,7 +189,7 @@ def test_a_half_message_of_a_deleted_topic_is_never_committed(world, turns, loop
         with pytest.raises(RefusalError, match="was deleted after the half message was sent"):
             end(world, committed)
         world.clock.advance(60_000)
-        loop.run_until_complete(asyncio.wait_for(TransactionChecks(world.broker).run_pass(), 10))
+        loop.run_until_complete(asyncio.wait_for(wiring.transaction_checks(world.broker).run_pass(), 10))
     assert caplog.text.count("half message of a deleted topic is dropped") == 2
     assert not service.queue.is_pending(committed.queue_offset)
     assert not service.queue.is_pending(checked.queue_offset)

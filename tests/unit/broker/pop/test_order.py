@@ -217,7 +217,7 @@ def test_an_acknowledgement_of_a_pop_that_a_kill_took_skips_no_message(three):
 
 def test_pops_of_another_broker_are_taken_without_messages_that_this_one_does_not_have(three):
     """A slave whose HA connection is down gets pops of messages that it lacks; the next copy brings them again."""
-    orders = three.broker.pop_orders
+    orders = three.broker.order
     pop(three, maxMsgNums=2)
     theirs = json.loads(json.dumps(orders.to_json()))
     orders.clear("orders", "g", 0)

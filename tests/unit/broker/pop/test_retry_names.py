@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from people import People, sent_by
 
-from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker import wiring
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.filters.retry_owner import own_messages
@@ -230,7 +230,7 @@ def test_a_pull_of_a_shared_topic_returns_the_messages_of_its_group(pairs, group
     pairs.send(b"x:0", "x", TAGS="t")
     pop(pairs, "g_a", "x")
     pairs.run(14_000)
-    answer = pairs.ask(PullMessageProcessor(pairs.broker).pull, {
+    answer = pairs.ask(wiring.pulls(pairs.broker).pull, {
         "consumerGroup": group, "topic": SHARED, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
         "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": subscription}, code=11)
     found, at = [], 0
@@ -250,14 +250,14 @@ def test_a_user_of_one_group_does_not_get_the_retries_of_another_one_with_this_n
     pairs.send(b"x:0", "x")
     pop(pairs, "g_a", "x")
     pairs.run(14_000)
-    pairs.broker.control = people.control
+    pairs.broker.control = pairs.broker.pop_requests._control = people.control
     fields = {"consumerGroup": group, "topic": SHARED, "queueId": 0, "queueOffset": 0, "maxMsgNums": 32, "sysFlag": 4,
               "commitOffset": 0, "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}
 
     def serve(processor):
         return lambda channel, request: processor(channel, sent_by(user, request))
 
-    answer = pairs.ask(serve(PullMessageProcessor(pairs.broker).pull), fields, code=11)
+    answer = pairs.ask(serve(wiring.pulls(pairs.broker).pull), fields, code=11)
     assert [m.body for m in map(decode_message, [answer.body] if answer.body else [])] == found
     assert found or answer.code != 0
     if group == "mine":

@@ -18,7 +18,7 @@ def test_another_broker_does_not_get_the_proof_of_a_user(loop, clock, monkeypatc
         return RemotingCommand(0)
 
     others = Forwarder(
-        loop, clock, BrokerConfig(), lambda: "10.0.0.1:9876", lambda: SimpleNamespace(invoke=invoke))
+        loop, clock, BrokerConfig(), SimpleNamespace(addresses="10.0.0.1:9876"), lambda: SimpleNamespace(invoke=invoke))
 
     async def address(*_):
         return "10.0.0.2:10911"

@@ -8,11 +8,11 @@ import os
 import re
 
 import pytest
+from broker_kit import clients_of, wired
 
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
+from tailrace.broker import wiring
 from tailrace.broker.admin.runtime_info import RuntimeInfo
 from tailrace.broker.admin.stats import StatsProcessor
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.broker.statistics.broker_stats import BrokerStatsManager
@@ -168,7 +168,7 @@ def test_202_208_and_317_report_the_rates(broker, store, stats, clock, channel, 
     broker.topics.update(TopicConfig(topic_name="orders"))
     broker.groups.find_or_create("stock")
     broker.offsets.commit("stock", "orders", 0, 0)
-    topics = kit.served(AdminTopicsProcessor(broker))
+    topics = kit.served(wiring.admin_topics(broker))
     broker.traffic.arrived("orders", 50, 5_000)
     broker.traffic.hand_out("orders", "stock", 20, 2_000)
     after(clock, stats, 10)
@@ -183,7 +183,7 @@ def test_202_208_and_317_report_the_rates(broker, store, stats, clock, channel, 
 
 
 def test_runtime_figures_count_from_midnight(broker, store, stats, clock):
-    runtime = RuntimeInfo(broker)
+    runtime = wired(RuntimeInfo, broker)
     stats.step()
     broker.traffic.arrived("orders", 7, 700)
     broker.traffic.hand_out("orders", "stock", 5, 500)
@@ -272,7 +272,7 @@ def test_counters_are_bounded_and_idle_ones_are_dropped_after_a_day(broker, cloc
 
 
 def test_registrations_and_dead_letters_are_counted(broker, kit, channel, store, clock, stats):
-    clients = ClientManageProcessor(broker)
+    clients = clients_of(broker)
     beat = {"clientID": "c1", "producerDataSet": [{"groupName": "p"}],
             "consumerDataSet": [{"groupName": "stock"}]}
     clients.heartbeat(channel, kit.request(34, body=fastjson.dumps(beat)))
@@ -280,7 +280,7 @@ def test_registrations_and_dead_letters_are_counted(broker, kit, channel, store,
     store.put_inner(MessageExtBrokerInner("orders", 0, b"x", b""))
     back = {"offset": "0", "group": "stock", "delayLevel": "-1", "originTopic": "orders", "unitMode": "false",
             "originMsgId": "x", "maxReconsumeTimes": "3"}
-    assert kit.served(SendBackProcessor(broker)).send_back(channel, kit.request(36, back)).code == 0
+    assert kit.served(wired(SendBackProcessor, broker)).send_back(channel, kit.request(36, back)).code == 0
     cluster = broker.config.broker_cluster_name
     after(clock, stats, 10)
     for name, key in (
@@ -319,9 +319,9 @@ def test_208_and_317_show_topics_that_a_group_has_consumed(broker, store, channe
     for _ in range(3):
         store.put_inner(MessageExtBrokerInner("orders", 0, b"x", b""))
     broker.offsets.commit_pull("stock", "orders", 0, 2)
-    broker.consumers.register(kit.FakeChannel(), kit.request(34), "c1", {
+    broker.clients.consumers.register(kit.FakeChannel(), kit.request(34), "c1", {
         "groupName": "stock", "subscriptionDataSet": [{"topic": "orders"}, {"topic": "bills"}]})
-    topics = AdminTopicsProcessor(broker)
+    topics = wiring.admin_topics(broker)
 
     def shown(**more):
         answer = topics.consume_stats(channel, kit.request(208, {"consumerGroup": "stock", **more}))
@@ -340,7 +340,7 @@ def test_208_and_317_show_topics_that_a_group_has_consumed(broker, store, channe
 
 def test_sizes_are_written_for_people(broker):
     OsFileSystem().makedirs(f"{broker.store.path}/commitlog")
-    table = RuntimeInfo(broker).table()
+    table = wired(RuntimeInfo, broker).table()
     assert table["remainHowManyDataToFlush"] == "0 B"
     assert re.fullmatch(r"Total : [0-9.]+ [KMGT]iB, Free : [0-9.]+ [KMGT]iB\.", table["commitLogDirCapacity"])
     used = os.statvfs(broker.store.path)

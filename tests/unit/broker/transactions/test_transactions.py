@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from broker_kit import clients_of, use_control
 from hypothesis import given
 from hypothesis import strategies as st
 from people import People, sent_by
 
-from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.messages.send import SendMessageProcessor
-from tailrace.broker.messages.transaction_checks import TransactionChecks, Verdict
+from tailrace.broker import wiring
+from tailrace.broker.messages.transaction_checks import Verdict
 from tailrace.broker.transactions.half_messages import (
     committed_message,
     make_half,
@@ -130,7 +130,7 @@ def half(stored_ms, born_ms=5, **properties):
 @pytest.mark.parametrize("born_ms", [0, -1, (1 << 63) - 1])
 def test_age_and_number_of_checks_say_what_becomes_of_a_half_message(broker, age_ms, properties, verdict, born_ms):
     """The age counts from the time at which the broker stored the message, whatever the producer says."""
-    checks = TransactionChecks(broker)
+    checks = wiring.transaction_checks(broker)
     assert checks._verdict(half(broker.clock.ms - age_ms, born_ms, **properties)) is verdict
 
 
@@ -138,27 +138,27 @@ def test_producers_of_a_group_are_asked_in_turn(broker, kit):
     channels = [kit.FakeChannel(f"10.0.0.{n}:1") for n in range(3)]
     for channel in channels:
         channel.paused = False
-        broker.producers.register(channel, kit.request(34), channel.peer, "tellers")
-    asked = [broker.producers.available_channel("tellers") for _ in range(6)]
+        broker.clients.producers.register(channel, kit.request(34), channel.peer, "tellers")
+    asked = [broker.clients.producers.available_channel("tellers") for _ in range(6)]
     assert sorted(c.peer for c in asked) == sorted(2 * [c.peer for c in channels])
     channels[0].paused, channels[1].closed = True, True
-    assert {broker.producers.available_channel("tellers") for _ in range(4)} == {channels[2]}
-    assert broker.producers.available_channel("others") is None
+    assert {broker.clients.producers.available_channel("tellers") for _ in range(4)} == {channels[2]}
+    assert broker.clients.producers.available_channel("others") is None
 
 
 def test_only_a_producer_whose_user_may_send_to_the_topic_gets_a_half_message(broker, kit):
     """Whatever producer group it names in its heartbeat; what counts is the permission at the time of the check."""
     people = People(victim=[("Topic:secret", "Pub")], mallory=[("Topic:own", "Pub,Sub")], nobody=[],
                     reader=[("Topic:secret", "Sub,Get")])
-    broker.control = people.control
+    use_control(broker, people.control)
     broker.transactions.load()
-    channels, clients = {}, kit.served(ClientManageProcessor(broker))
+    channels, clients = {}, kit.served(clients_of(broker))
     for number, user in enumerate(("victim", "mallory", "nobody", "reader")):
         channel = channels[user] = kit.FakeChannel(f"10.0.0.{number}:1")
         channel.paused = False
         beat = {"clientID": f"client of {user}", "producerDataSet": [{"groupName": "tellers"}]}
         assert clients.heartbeat(channel, sent_by(user, kit.request(34, {}, json.dumps(beat).encode()))).code == 0
-    checks = TransactionChecks(broker)
+    checks = wiring.transaction_checks(broker)
 
     def ask(times):
         for _ in range(times):
@@ -196,8 +196,8 @@ def test_an_operation_of_any_bytes_settles_what_is_a_number(tags, body, offsets)
 
 
 def test_half_messages_are_refused_before_those_of_the_log_are_known(broker, channel, kit):
-    send = SendMessageProcessor(
-        broker, DurableAnswers(broker.loop, broker.store), wait_durable=False, max_message_size=1 << 20)
+    send = wiring.sends(
+        broker, DurableAnswers(broker.loop, broker.store), wait_durable=False)
     request = RemotingCommand(310, {
         "a": "G", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "4", "g": "1", "h": "0",
         "i": "TRAN_MSG\x01true\x02PGROUP\x01G\x02"}, b"x")
