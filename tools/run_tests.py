@@ -24,7 +24,8 @@ BYTES = ["tests/unit/formats", "tests/unit/kernels"]
 """What holds kernels to the formats: in every run. tests/property compares both forms of a kernel in the first part."""
 MORE_BYTES = ["tests/unit/spark", "tests/unit/store", "tests/unit/timer"]
 """Rooms that use kernels: only the long run has their tests with interpreted kernels."""
-WORKERS = ("-n", str((os.cpu_count() or 1) + 1), "--dist", "loadfile", "--no-loadscope-reorder")
+WORKERS = (
+    "-n", os.environ.get("WORKERS") or str((os.cpu_count() or 1) + 1), "--dist", "loadfile", "--no-loadscope-reorder")
 """One more than processors, because tests with other programs wait for a third of their time."""
 NOT_INHERITED = {"PYTHONDONTWRITEBYTECODE"}
 """Tests start hundreds of processes. Each of them would compile all it imports, half of the time of a short one."""

@@ -46,10 +46,6 @@ def test_words_of_the_users_navigation() -> None:
     assert not [page for page in pages if page.startswith("contributing/")]
 
 
-def test_every_name_in_the_documents_exists() -> None:
-    assert documents.problems() == []
-
-
 @pytest.mark.parametrize("name", [
     "store.commit_log", "store.commit_log.CommitLog", "store.append.Appender.append",
     "store.recovery.start.RecoveryStart.decide", "store.recovery.passes.Recovery.run",

