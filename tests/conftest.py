@@ -24,6 +24,22 @@ LONGEST = (
     "integration/test_dist.py", "integration/test_documents.py", "crash/test_store_failures.py", "crash/",
     "integration/")
 """Files that take longest start first, so that no worker waits for the other one at the end."""
+ONE_SESSION = "tests/spark/"
+"""The files of this folder share a Spark session, so one worker runs all of them."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Have a worker take one file after the other, and one of them all files of `ONE_SESSION`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return ONE_SESSION if nodeid.startswith(ONE_SESSION) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")
