@@ -9,7 +9,7 @@ FRAMEWORKS := $(dir $(wildcard packages/*/pyproject.toml))
 CODE := src packages tests tools benchmarks deploy setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo docs test long object-store sanitize release-check check fmt golden crash sim soak fuzz audit mutants interop with-pair bench \
+.PHONY: help setup demo docs test long object-store sanitize release-check check check-types check-rest fmt golden crash sim soak fuzz audit mutants interop with-pair bench \
 	bench-client bench-field bench-peer bench-recovery bench-replication bench-requests bench-retention bench-timers console-pictures \
 	gen dist clean
 
@@ -84,7 +84,7 @@ docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference inclu
 test: $(VENV)/.installed  ## All tests except those of make long, in one process more than processors; those of bytes once more with interpreted kernels
 	$(PY) tools/run_tests.py $(RUN_TESTS)
 
-long: $(VENV)/.installed $(VENV)/.fuzz $(VENV)/.object-store  ## The long tests that make test leaves out, fuzzing, and pyright if npm is there
+long: $(VENV)/.installed $(VENV)/.docs $(VENV)/.audit $(VENV)/.fuzz $(VENV)/.object-store  ## The long tests that make test leaves out, fuzzing, and pyright if npm is there
 	$(PY) tools/run_tests.py --long $(RUN_TESTS)
 	if command -v npm >/dev/null; then $(MAKE) build/pyright; fi
 	$(PY) -m pytest tests/integration/test_pyright.py
@@ -112,9 +112,15 @@ audit: $(VENV)/.audit  ## Known vulnerabilities of the locked packages; ADVISORI
 build/pyright:  # a type checker beside mypy, for tests/integration/test_pyright.py
 	npm install --silent --no-save --prefix build/pyright pyright@1.1.414
 
+# Types take as long as all the rest.
 check: $(VENV)/.installed  ## Layout, lint, types, import rules, documents and their words
-	$(VENV)/bin/ruff check $(CODE)
+	@$(MAKE) --no-print-directory -j2 -Otarget check-types check-rest
+
+check-types:
 	$(VENV)/bin/mypy
+
+check-rest:
+	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/lint-imports
 	$(PY) tools/gen_kernels.py --check
 	$(PY) tools/gen_reference.py --check
@@ -129,7 +135,8 @@ fmt: $(VENV)/.installed  ## Mend what the linter can mend, layout included
 golden: $(VENV)/.installed  ## Rewrite tests/golden: every format, byte for byte
 	$(PY) tools/golden.py
 
-crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n replays one
+crash: $(VENV)/.installed  ## All cases of the crash tests, the long crash sweep, faults and kills; SEED=n replays one
+	TAILRACE_LONG=1 SEED=$(SEED) $(PY) -m pytest -q -n 3 --dist loadfile tests/crash
 	SEED=$(SEED) $(PY) tools/crash_sweep.py
 	SEED=$(SEED) $(PY) tools/fault_matrix.py
 	SEED=$(SEED) $(PY) tools/kill_loop.py
