@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-import subprocess
 import sys
 import time
 
@@ -30,9 +29,9 @@ class Server:
     def __init__(self, place, *options):
         self.log = place / "serve.log"
         with open(self.log, "a") as log:
-            self.process = subprocess.Popen(
-                [*TAILRACE, "serve", str(place / "s"), "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0",
-                 *map(str, options)], stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = commands.start(
+                "serve", place / "s", "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", *options,
+                stderr=log)
         ready = self.process.stdout.readline().split()
         assert ready[:1] == ["ready"], self.log.read_text()
         self.broker, self.namesrv = (part.partition("=")[2] for part in ready[1:3])

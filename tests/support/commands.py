@@ -2,7 +2,7 @@
 
 The first command starts one more process, which imports what commands use. For each command it makes a copy of itself
 (a fork) with the words, variables, folder and standard streams of that command, which runs ``python -m tailrace.cli``
-from its first line. What a command imports by itself is not seen that way: tests/unit/cli/test_start.py, and the tests
+from its first line. An import that a command lacks is not noticed that way: tests/unit/cli/test_start.py, and the tests
 that run pages of the documents, start commands as users do.
 """
 
@@ -26,34 +26,83 @@ IMPORTED = (
 ORDER_MAX = 200_000
 
 
+class Running:
+    """A command that runs, with the methods of `subprocess.Popen` that tests need."""
+
+    def __init__(self, words, files, *, env=None, cwd=None):
+        """``files`` are the descriptors of its standard streams. ``env`` has variables beside those of this process."""
+        self.args, self.returncode, self.stdout = ["tailrace", *map(str, words)], None, None
+        self._said, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        order = {"words": self.args[1:], "env": {**os.environ, **(env or {})}, "cwd": str(cwd or os.getcwd())}
+        with theirs:
+            socket.send_fds(_forks(), [json.dumps(order).encode()], [*files, theirs.fileno()])
+        self.pid = int(self._said.recv(100))
+
+    def wait(self, timeout=None):
+        """Return the exit code. Raises TimeoutExpired."""
+        if self.returncode is None:
+            self._said.settimeout(timeout)
+            try:
+                self.returncode = int(self._said.recv(100))
+            except (TimeoutError, BlockingIOError):
+                raise subprocess.TimeoutExpired(self.args, timeout) from None
+            self._said.close()
+        return self.returncode
+
+    def poll(self):
+        """Return the exit code; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self):
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self):
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.stdout is not None:
+            self.stdout.close()
+        self.wait()
+
+
+def start(*words, stderr, env=None):
+    """Start a command whose output is read from ``stdout``, as text; ``stderr`` is a file."""
+    ours, theirs = os.pipe()
+    with open(os.devnull) as nothing, open(theirs, "w") as output:
+        made = Running(words, [nothing.fileno(), output.fileno(), stderr.fileno()], env=env)
+    made.stdout = open(ours)  # noqa: SIM115 - closed with the command
+    return made
+
+
 def run(*words, env=None, cwd=None, stdin=subprocess.DEVNULL, timeout=60):
     """Run a command to its end, as `subprocess.run` with ``capture_output`` and ``text``.
 
     ``env`` has variables beside those of this process. Raises TimeoutExpired after ``timeout`` seconds.
     """
-    words = [str(word) for word in words]
     with contextlib.ExitStack() as stack:
         if stdin == subprocess.DEVNULL:
             stdin = stack.enter_context(open(os.devnull)).fileno()
         out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stack.enter_context(ours)
-        order = {"words": words, "env": {**os.environ, **(env or {})}, "cwd": str(cwd or os.getcwd())}
-        with theirs:
-            files = [stdin, out.fileno(), err.fileno(), theirs.fileno()]
-            socket.send_fds(_forks(), [json.dumps(order).encode()], files)
-        ours.settimeout(timeout)
-        pid = int(ours.recv(100))
+        running = Running(words, [stdin, out.fileno(), err.fileno()], env=env, cwd=cwd)
         try:
-            code = int(ours.recv(100))
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(words, timeout) from None
+            code = running.wait(timeout)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            raise
         texts = []
         for file in (out, err):
             file.seek(0)
             texts.append(file.read().decode())
-    return subprocess.CompletedProcess(["tailrace", *words], code, *texts)
+    return subprocess.CompletedProcess(running.args, code, *texts)
 
 
 @functools.cache
@@ -63,12 +112,14 @@ def _forks():
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ORDER_MAX)
     process = subprocess.Popen(
-        [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL)
+        [sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # a stream that began as a file would try to seek in a pipe
     theirs.close()
 
     def stop():
         ours.close()
+        for stream in (process.stdin, process.stdout, process.stderr):
+            stream.close()
         process.wait()
 
     atexit.register(stop)
@@ -91,6 +142,8 @@ def _next_order(orders):
     answer = socket.socket(fileno=files.pop())
     pid = os.fork()
     if pid:  # the watcher
+        for file in files:
+            os.close(file)
         answer.send(b"%d" % pid)
         answer.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)

@@ -2,8 +2,8 @@
 
 import contextlib
 import subprocess
-import sys
 
+import commands
 from java_peer import properties
 
 
@@ -23,12 +23,10 @@ def served_process(path, settings, *options, env=None):
     """`tailrace serve` on ``path``/store with these settings until the block ends."""
     config = properties(path / "serve.conf", settings)
     log = path / "serve.log"
-    command = [
-        sys.executable, "-m", "tailrace.cli", "serve", path / "store", "--listen", "127.0.0.1:0",
+    words = [
+        "serve", path / "store", "--listen", "127.0.0.1:0",
         *(() if "--namesrv-listen" in options else ("--namesrv-listen", "127.0.0.1:0")), "--config", config, *options]
-    with open(log, "w") as out, subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=out, text=True, env=env
-    ) as process:
+    with open(log, "w") as out, commands.start(*words, stderr=out, env=env) as process:
         try:
             line = process.stdout.readline()
             assert line.startswith("ready "), log.read_text()
