@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
+import time
 
+import commands
 import pytest
+from patience import until
 
 from tailrace.client import Producer, PullConsumer
 from tailrace.model import Message
@@ -19,9 +20,7 @@ pytestmark = pytest.mark.integration
 
 
 def run(*words):
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", *map(str, words)], capture_output=True, text=True, timeout=60,
-        check=False)
+    done = commands.run(*words)
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -33,6 +32,7 @@ def test_a_backup_under_load_has_all_that_was_acknowledged_before_it(tailrace_br
         with Producer(broker=tailrace_broker.broker, group="p") as producer:
             while not ended.is_set():
                 sent.append(producer.send(Message(topic="orders", body=b"%d" % len(sent)), queue_id=0))
+                time.sleep(0.002)  # for the other processes of the test
 
     with Producer(broker=tailrace_broker.broker, group="q") as producer:
         producer.create_topic("orders", 1)
@@ -42,12 +42,10 @@ def test_a_backup_under_load_has_all_that_was_acknowledged_before_it(tailrace_br
     worker.start()
     try:
         with PullConsumer(broker=tailrace_broker.broker, group="stock") as consumer:
-            while len(sent) < 50:
-                pass
+            until(lambda: len(sent) >= 50)
             queue = consumer.queues("orders")[0]
             consumer.commit(queue, 20)
-            while not list(consumer.messages("later", start="first", follow=False)):
-                pass
+            until(lambda: list(consumer.messages("later", start="first", follow=False)))
         tailrace_broker_flushes(consumer_offsets=store / "config" / "consumerOffset.json")
         acknowledged = len(sent)
         first = run("backup", store, tmp_path / "b")

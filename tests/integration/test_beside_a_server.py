@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import commands
 import pytest
 from served_process import served_process
 
@@ -20,9 +21,7 @@ LATE = {"flushCommitLogThoroughInterval": 3_600_000, "flushCommitLogLeastPages":
 
 
 def run(*words, env=None):
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", *map(str, words)], capture_output=True, text=True, check=False,
-        env={**os.environ, **(env or {})}, timeout=60)
+    done = commands.run(*words, env=env)
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines() if line[:1] == "{"], done.stderr
 
 

@@ -3,10 +3,9 @@
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
+import commands
 import pytest
 from certificates import Ca
 from served_process import served_process
@@ -19,10 +18,8 @@ pytestmark = pytest.mark.integration
 
 
 def report(*arguments, env=None):
-    return subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", "doctor", "report", *map(str, arguments)], capture_output=True,
-        text=True, check=False, timeout=120,
-        env={**os.environ, "TAILRACE_CONTEXTS": "/nowhere", **(env or {})})
+    variables = {"TAILRACE_CONTEXTS": "/nowhere", **(env or {})}
+    return commands.run("doctor", "report", *arguments, timeout=120, env=variables)
 
 
 class Pearls:

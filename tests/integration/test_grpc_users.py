@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 
 pytest.importorskip("rocketmq.grpc_protocol")
@@ -29,9 +30,7 @@ def broker(tmp_path):
     made.start()
 
     def acl(*arguments):
-        subprocess.run(
-            [sys.executable, "-m", "tailrace.cli", "acl", *arguments], check=True, timeout=60, capture_output=True,
-            env={**os.environ, "TAILRACE_CREDENTIALS": str(credentials)})
+        commands.run("acl", *arguments, env={"TAILRACE_CREDENTIALS": str(credentials)}).check_returncode()
 
     try:
         with Producer(namesrv=made.namesrv, group="topics", credentials=Credentials("root", "root-secret")) as producer:

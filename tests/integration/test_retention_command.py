@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import commands
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -25,9 +26,7 @@ SETTINGS = f"mappedFileSizeCommitLog={SIZE}\n"
 
 
 def tailrace(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True,
-        timeout=60, check=False, stdin=subprocess.DEVNULL)
+    return commands.run(*arguments)
 
 
 def answered(answer, *arguments):
@@ -35,9 +34,7 @@ def answered(answer, *arguments):
     leader, follower = pty.openpty()
     try:
         os.write(leader, answer)
-        return subprocess.run(
-            [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True,
-            timeout=60, check=False, stdin=follower)
+        return commands.run(*arguments, stdin=follower)
     finally:
         os.close(leader)
         os.close(follower)

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 
+import commands
 import pytest
 
 from tailrace import pytest_plugin
@@ -21,9 +22,7 @@ pytest_plugins = ()
 
 
 def tailrace(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True,
-        timeout=60, check=False)
+    return commands.run(*arguments)
 
 
 def test_messages_come_through_and_survive_a_kill(tailrace_broker):

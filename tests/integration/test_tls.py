@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 
+import commands
 import pytest
 
 pytest.importorskip("cryptography", reason="certificates of tests are made with it")
@@ -95,9 +96,7 @@ def test_commands_use_tls(enforcing, tmp_path):
     ours, tls = enforcing
 
     def tailrace(*arguments, **env):
-        return subprocess.run(
-            [sys.executable, "-m", "tailrace.cli", *arguments], capture_output=True, text=True, timeout=WAIT_S,
-            check=False, env={**os.environ, "TAILRACE_CONTEXTS": str(tmp_path / "contexts.toml"), **env})
+        return commands.run(*arguments, env={"TAILRACE_CONTEXTS": str(tmp_path / "contexts.toml"), **env})
 
     names = ("trust_cert_path", "cert_path", "key_path")
     options = {f"TAILRACE_TLS_{name.upper()}": getattr(tls, name) for name in names}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from pathlib import Path
 
+import commands
 import pytest
 from patience import until
 
@@ -43,7 +42,7 @@ def producer(broker):
 
 
 def tailrace(*words):
-    done = subprocess.run([sys.executable, "-m", "tailrace.cli", *words], capture_output=True, text=True, check=False)
+    done = commands.run(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
