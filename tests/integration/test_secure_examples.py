@@ -18,6 +18,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from page_runner import REASONS
 
@@ -88,8 +89,7 @@ def started(path, secrets, command, settings):
 
 
 def run(*words, **environment):
-    return subprocess.run(
-        [*TAILRACE, *words], capture_output=True, text=True, timeout=60, check=False, env=os.environ | environment)
+    return commands.run(*words, env=environment)
 
 
 def probe():
