@@ -23,7 +23,7 @@ CONFIG = StoreConfig(
     mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=400, max_hash_slot_num=32,
     max_index_num=128, commit_log_allocate_step=4096)
 SEED = int(os.environ.get("SEED", "1"))
-CASES = int(os.environ.get("CASES", "120" if LONG else "40"))
+CASES = int(os.environ.get("CASES", "120" if LONG else "24"))
 
 
 def opened(path):

@@ -7,7 +7,7 @@ import importlib.util
 import pathlib
 
 import pytest
-from long_runs import LONG
+from long_runs import some
 from read_there import read_there
 
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
@@ -132,18 +132,21 @@ def operations():
     return life.deleting_from, files.operations
 
 
-@pytest.mark.parametrize("keep", [None, 0, 50, 100])
+KEEP = [None, 0, 50, 100]
+
+
+@pytest.mark.parametrize("keep", KEEP)
 def test_a_crash_while_deleting_leaves_no_hole_no_ghost_and_loses_nothing_young(keep):
     first, last = operations()
     assert last - first > 100
-    for place in range(first, last) if LONG else range(first + keep % 2 if keep else first, last, 2):
+    for place in some(range(first, last), len(KEEP), KEEP.index(keep)):
         lives.crash_at(Life, place, keep)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_any_operation_of_a_pass_may_fail_once(number):
     first, last = operations()
-    for place in range(first, last) if LONG else range(first + number % 2, last, 2):
+    for place in some(range(first, last), 3, number % 3):
         lives.fail_once_at(
             Life, place, number,
             lambda files, place=place: files.power_lost(SeededEntropy(place), 50))
