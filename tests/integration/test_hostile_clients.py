@@ -326,13 +326,13 @@ def test_the_bodies_of_held_pulls_count(serve):
 
 
 def test_frames_that_never_end_take_bounded_memory_and_time(serve):
-    """100 connections announced 16 MB each and sent 10 MB: 1 GB for as long as they liked."""
+    """100 connections announced 16 MB each and sent 10 MB: 1 GB for as long as they liked. Here they are 40."""
     server = serve(serverBufferMaxBytes=64 * MIB, serverChannelStallTimeoutSeconds=2)
     before = server.anonymous_mib()
     half = struct.pack(">iI", 16_000_000, 100) + bytes(10 * MIB)
     most = 0.0
     with contextlib.ExitStack() as stack, Producer(broker=server.broker) as producer:
-        for number in range(100):
+        for number in range(40):
             connection = stack.enter_context(server.connect())
             with contextlib.suppress(OSError):  # it may be closed in the middle of it
                 connection.sendall(half)
@@ -344,8 +344,8 @@ def test_frames_that_never_end_take_bounded_memory_and_time(serve):
     closed = {
         reason: server.metric("tailrace_connections_closed_total", reason=reason)
         for reason in ("bytes", "incomplete request")}
-    assert closed["bytes"] >= 90 - 6
-    assert sum(closed.values()) == 100
+    assert closed["bytes"] >= 30 - 6
+    assert sum(closed.values()) == 40
     assert server.lines("requests wait for memory")
     server.send()
     assert server.stop() == 0
