@@ -338,7 +338,7 @@ class StoreConfig(_Config):
     slave_timeout: int = _option(
         3000, "Longest wait for slaves; then FLUSH_SLAVE_TIMEOUT.", unit="ms", low=1)
     read_replicated_only: bool = _option(
-        False, "Whether only messages that inSyncReplicas brokers have are consumed.")
+        False, "Whether only messages that inSyncReplicas brokers have are consumed at the master.")
 
     # -- put and flush
     max_message_size: int = _option(
