@@ -403,6 +403,14 @@ ARCHIVE_AGE: Final = _gauge(
     "tailrace_archive_lag_seconds",
     "Age of the oldest message that is not in the archive (archiveDirectory), of the last file as well; 0 without one.",
     unit="seconds", source="archiveLagSeconds")
+TABLE_COMMITS: Final = _counter(
+    "tailrace_table_commits_total", "Commits of archive jobs to Iceberg tables.", (), source="tableCommits")
+TABLE_RETRIES: Final = _counter(
+    "tailrace_table_commit_retries_total", "Commits sent again after another program's.", (),
+    source="tableCommitRetries")
+TABLE_CONFLICTS: Final = _counter(
+    "tailrace_table_commit_conflicts_total", "Commits given up because another job changed the table.", (),
+    source="tableCommitConflicts")
 REPLICAS_IN_SYNC: Final = _gauge(
     "tailrace_slaves_in_sync", "Slaves in sync.", source="broker.replicas.in_sync")
 REPLICA_BEHIND: Final = _gauge(

@@ -38,6 +38,7 @@ from tailrace.store.archive_manifest import (
     wrong_file,
 )
 from tailrace.store.archive_store import ArchivedBytes, ArchiveStore
+from tailrace.store.archive_tables import CommitCounts, attached, counts_of
 from tailrace.store.retention.pins import Pin, PinKind
 
 __all__ = ["STEP_BYTES", "ArchivePins"]
@@ -85,6 +86,8 @@ class ArchivePins:
         self._archive = archive
         self._ranges_until = 0
         """Up to where an archive in an object store has ranges after the full files, as of the last call."""
+        self.table_commits = CommitCounts()
+        """How the commits to the tables of the archive went, as of the last call."""
         self._segments = segments
         self._archived: set[int] = set()
         self._looking: tuple[_Identity, Iterator[str]] | None = None
@@ -117,6 +120,7 @@ class ArchivePins:
 
         The oldest file is checked at every call, the others until they are archived.
         """
+        self._read_counts()
         files = list(self._segments())
         if len(self._archived) > len(files):  # forget the files that were deleted
             self._archived.intersection_update([file.file_from_offset for file in files])
@@ -133,6 +137,12 @@ class ArchivePins:
             self._archived.add(offset)
         if self._archive.remote and files:
             self._ranges_until = self._end_of_ranges(files[-1].file_from_offset + files[-1].size)
+
+    def _read_counts(self) -> None:
+        try:
+            self.table_commits = counts_of(attached(self._archive))
+        except (OSError, CorruptionError):
+            return  # the figures of the call before; the archive job names the error
 
     def confirmed(self, file: MappedFile) -> bool:
         """Compare a part of a segment with the archive; True once everything was compared and equal.

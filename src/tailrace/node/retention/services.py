@@ -147,7 +147,10 @@ class Retention:
             "diskFull": self.disk.verdict.full,
             **({} if self._archive_pins is None else {
                 "archiveLagBytes": self._archive_pins.lag_bytes(),
-                "archiveLagSeconds": self._archive_lag_ms() / 1_000}),
+                "archiveLagSeconds": self._archive_lag_ms() / 1_000,
+                "tableCommits": self._archive_pins.table_commits.commits,
+                "tableCommitRetries": self._archive_pins.table_commits.retries,
+                "tableCommitConflicts": self._archive_pins.table_commits.conflicts}),
             "deletedQueueFiles": self.clean_consume_queue.deleted_queue_files,
             "deletedIndexFiles": self.clean_consume_queue.deleted_index_files,
         }

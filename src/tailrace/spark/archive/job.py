@@ -34,13 +34,17 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError, StoreError
-from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.node.synced_directory import open_synced
 from tailrace.segments import MappedFile
 from tailrace.spark.archive.index import Indexes, cached_manifest
 from tailrace.spark.archive.layout import OPEN_FILE, open_prefix, segment_names
-from tailrace.spark.archive.open_segment import OpenRange, check_goes_on, range_after
+from tailrace.spark.archive.open_segment import (
+    OpenRange,
+    check_goes_on,
+    range_after,
+    sealed_segments,
+)
 from tailrace.spark.archive.queue_units import named_in, units_between
 from tailrace.spark.archive.task import (
     SegmentResult,
@@ -66,8 +70,8 @@ from tailrace.store.archive_manifest import (
     wrong_file,
 )
 from tailrace.store.archive_store import ArchiveChangedError, archive_at, is_remote
-from tailrace.store.consume_queue import ConsumeQueue
-from tailrace.store.directory import DirectoryState, StoreDirectory
+from tailrace.store.archive_tables import why_not_again
+from tailrace.store.directory import StoreDirectory
 
 __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
            "local_runner", "spark_runner"]
@@ -93,6 +97,8 @@ class ArchiveOptions:
     at_once: int = 2
     verify: bool = True
     lag_ms: int = 0
+    tables: tuple[str, str] = ("", "")
+    """Catalogue and namespace of the tables to which the segments are added afterwards."""
 
     def check(self) -> None:
         """Raise ConfigError for invalid values."""
@@ -217,6 +223,7 @@ class ArchiveJob:
         directory = StoreDirectory(self._store, config=self._config, file_system=self._file_system)
         sealed = sealed_segments(directory)
         waiting: list[tuple[MappedFile, Manifest | None]] = []
+        held: list[str] = []
         self.skipped = 0
         for file in sealed:
             published = self._look(file.file_from_offset)
@@ -225,6 +232,9 @@ class ArchiveJob:
                 continue
             self._check_is_of(published, file)
             if why := wrong_file(self._archive, published):
+                if held_by := why_not_again(self._archive, self._options.tables):
+                    held.append(f"segment {published.segment}: {why}; {held_by}")
+                    continue
                 events.A_SEGMENT_IS_ARCHIVED_AGAIN.log(_log, segment=published.segment, cause=why)
                 waiting.append((file, None))
             elif published.verified or not self._options.verify:
@@ -234,7 +244,7 @@ class ArchiveJob:
         done = _counter(share, sum(file.size for file, _ in waiting))
         made, problems = self._run_tasks(directory, waiting, done)
         self._indexes.write(self._there)
-        if problems:
+        if problems := held + problems:
             raise StoreError("; ".join(problems))
         if len(sealed) >= len(directory.log_files) - 1:
             self._new_files = names
@@ -280,8 +290,12 @@ class ArchiveJob:
                     self._write(result.manifest)
         for segment, why in broken.items():
             events.A_SEGMENT_OF_THE_ARCHIVE_IS_DAMAGED.log(_log, segment=segment, cause=why)
+        held_by = why_not_again(self._archive, self._options.tables) if broken else ""
         made, problems = self._run_tasks(
-            directory, [(in_log[one], None) for one in sorted(broken) if one in in_log], _counter(None, 0))
+            directory, [(in_log[one], None) for one in sorted(broken) if one in in_log and not held_by],
+            _counter(None, 0))
+        problems += [
+            f"segment {one}: {why}; {held_by}" for one, why in sorted(broken.items()) if held_by and one in in_log]
         problems += [
             f"segment {one}: {why}; the log no longer has the segment"
             for one, why in sorted(broken.items()) if one not in in_log]
@@ -570,23 +584,6 @@ class ArchiveJob:
 def _days_of(manifest: Manifest) -> set[str]:
     """Return the names of the directories of the days that have files of a manifest."""
     return {file.path.split("/")[-3] for file in manifest.files}
-
-
-def sealed_segments(directory: StoreDirectory) -> list[MappedFile]:
-    """Return the files of the log that no longer change and whose messages all have queue units."""
-    named = directory.max_phy_offset
-    if directory.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}:
-        # Dispatch follows the order of the log. If a message after a segment has a unit, all of its messages do.
-        named = max((_last_position(queue) for queue in directory.queues()), default=-1)
-    return [
-        file for file in directory.log_files
-        if file.file_from_offset + file.size <= min(directory.max_phy_offset, named)
-    ]
-
-
-def _last_position(queue: ConsumeQueue) -> int:
-    unit = queue.unit(queue.max_offset - 1)
-    return -1 if unit is None or unit.size == PRE_BLANK_SIZE else unit.phy_offset
 
 
 def archive_store(

@@ -1,4 +1,4 @@
-"""The segment that is still written: up to where it can be archived, and the age of what is not.
+"""Which segments are sealed; up to where the one that is still written can be archived, and the age of what is not.
 
 A10: ranges of it are in the archive beside sealed segments, and are replaced when it is sealed. A range begins where
 the one before it ends, and ends after a record that is synced and whose unit is written, so it never changes.
@@ -14,9 +14,10 @@ from tailrace.formats.commitlog import STORE_TIME_HEAD, plausible_size, store_ti
 from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.segments import MappedFile
 from tailrace.store.archive_manifest import HEAD_BYTES, Manifest
+from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.directory import DirectoryState, StoreDirectory
 
-__all__ = ["OpenRange", "check_goes_on", "range_after", "units_until"]
+__all__ = ["OpenRange", "check_goes_on", "range_after", "sealed_segments", "units_until"]
 
 _FOREVER = (1 << 63) - 1
 
@@ -33,6 +34,23 @@ class OpenRange(NamedTuple):
     def age_ms(self, now_ms: int) -> int:
         """Return how long ago the first record was stored, in ms; 0 if that is not known."""
         return max(now_ms - self.stored_ms, 0) if self.stored_ms >= 0 else 0
+
+
+def sealed_segments(directory: StoreDirectory) -> list[MappedFile]:
+    """Return the files of the log that no longer change and whose messages all have queue units."""
+    named = directory.max_phy_offset
+    if directory.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}:
+        # Dispatch follows the order of the log. If a message after a segment has a unit, all of its messages do.
+        named = max((_last_position(queue) for queue in directory.queues()), default=-1)
+    return [
+        file for file in directory.log_files
+        if file.file_from_offset + file.size <= min(directory.max_phy_offset, named)
+    ]
+
+
+def _last_position(queue: ConsumeQueue) -> int:
+    unit = queue.unit(queue.max_offset - 1)
+    return -1 if unit is None or unit.size == PRE_BLANK_SIZE else unit.phy_offset
 
 
 def units_until(directory: StoreDirectory) -> int:
