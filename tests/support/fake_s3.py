@@ -4,6 +4,7 @@ Keys are kept in memory. ``allowed`` and ``readers`` are access keys; signatures
 """
 
 import base64
+import datetime as dt
 import hashlib
 import re
 import threading
@@ -14,6 +15,10 @@ from xml.sax.saxutils import escape, unescape
 
 _PAGE = 4
 """Keys in one answer to a list, few so that tests see several pages."""
+
+
+def _iso(seconds):
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
 
 class _Object:
@@ -51,6 +56,8 @@ class FakeS3:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer in one packet, or the client waits 40 ms for the second one
+    disable_nagle_algorithm = True
     world: FakeS3
 
     def log_message(self, *_):
@@ -145,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
         page = names[:_PAGE]
         parts = [f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in page if found[one]]
         parts += [
-            f"<Contents><Key>{escape(one)}</Key><LastModified>2023-11-14T22:13:20.000Z</LastModified>"
+            f"<Contents><Key>{escape(one)}</Key><LastModified>{_iso(objects[one].now)}</LastModified>"
             f"<ETag>{escape(objects[one].tag)}</ETag><Size>{len(objects[one].data)}</Size></Contents>"
             for one in page if not found[one]]
         more = len(names) > len(page)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tailrace.spark.lake.job import LakeReport
     from tailrace.store.archive_manifest import Manifest
 
-__all__ = ["archive", "restore"]
+__all__ = ["Archive", "archive", "place_of_archive", "restore"]
 
 Archive = Annotated[str, typer.Argument(
     metavar="ARCHIVE", help="One store's archive: a directory, or s3://BUCKET/PREFIX?endpoint=URL&region=NAME.")]
@@ -97,7 +97,7 @@ def archive(
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
     needs_table = system_topics or types is not None or catalog != "tailrace"
-    _check_table(target, table, verify=verify is not False, needs_table=needs_table)
+    _check_table(table, verify=verify is not False, needs_table=needs_table)
     period_ms, lag_ms = _times(every, lag)
     with errors():
         need_spark()
@@ -123,7 +123,7 @@ def archive(
             str(store), target, spark_runner(job.spark), config=settings, progress=done.add,
             options=ArchiveOptions(
                 piece_bytes=piece_mib << 20, at_once=width, verify=verify is not False,
-                lag_ms=lag_ms if follow else min(lag_ms, 1)),
+                lag_ms=lag_ms if follow else min(lag_ms, 1), tables=(catalog, table) if table else ("", "")),
         ) as archiving:
             adding = None if tables is None else _Adding(
                 job, store, target, tables, settings, BrokerConfig.from_properties(properties), width, schemas)
@@ -132,17 +132,12 @@ def archive(
         done.report(archiving, adding, failed)
 
 
-def _check_table(target: str, table: str, *, verify: bool, needs_table: bool) -> None:
+def _check_table(table: str, *, verify: bool, needs_table: bool) -> None:
     """Raise usage errors of the options for tables."""
     if table and not verify:
         raise usage("--table needs verified segments: leave --no-verify out")
     if not table and needs_table:
         raise usage("--catalog, --system-topics and --types need --table")
-    with errors():
-        from tailrace.store.archive_store import is_remote  # noqa: PLC0415 - loads the store
-
-        if table and is_remote(target):
-            raise usage(f"--table needs an archive in a directory: tables over {target} are not supported")
 
 
 def _times(every: str, lag: str) -> tuple[int, int]:
@@ -156,6 +151,13 @@ def _times(every: str, lag: str) -> tuple[int, int]:
     return min(period_ms, lag_ms // 2), lag_ms
 
 
+def place_of_archive(target: str) -> str:
+    """Return the absolute path of an archive, or its URL. Raises ConfigError for a URL that is not supported."""
+    from tailrace.store.archive_store import is_remote  # noqa: PLC0415 - loads the store
+
+    return target if is_remote(target) else str(Path(target).absolute())
+
+
 def _lake(
     target: str, namespace: str, catalog: str, properties: dict[str, str], *, system_topics: bool
 ) -> "Lake":
@@ -163,7 +165,7 @@ def _lake(
     from tailrace.spark.lake.catalogue import Lake  # noqa: PLC0415 - PyIceberg
 
     return Lake(
-        str(Path(target).absolute()), namespace, BrokerConfig.from_properties(properties).broker_name, OsFileSystem(),
+        place_of_archive(target), namespace, BrokerConfig.from_properties(properties).broker_name, OsFileSystem(),
         catalogue=catalog, every_topic=system_topics)
 
 
@@ -254,6 +256,7 @@ class _Adding:
             "tableSegments": sum(one.segments for one in self._done),
             "tableMessages": sum(one.message_rows for one in self._done),
             "tableCommits": sum(one.commits for one in self._done),
+            "tableRetries": sum(one.retries for one in self._done),
             "typedMessages": sum(one.typed_rows for one in self._done),
             "badBodies": sum(one.bad_bodies for one in self._done)}
 

@@ -9,6 +9,7 @@ import typer
 
 from tailrace.cli.arguments import AsJson, duration, errors, key_values, usage
 from tailrace.cli.pipeline import Conf, Job, Master, need_spark, run_job
+from tailrace.cli.pipeline_archive import Archive, place_of_archive
 from tailrace.env.clock import SystemClock
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import OsFileSystem
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["compact", "expire", "forget"]
 
-Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="The directory of an archive.")]
 Table = Annotated[str, typer.Option("--table", metavar="NAMESPACE", help="Namespace of the tables.")]
 Catalog = Annotated[str, typer.Option("--catalog", metavar="NAME", help="As for archive.")]
 _ORPHANS_MIN_MS = 3_600_000
@@ -28,7 +28,7 @@ _ORPHANS_MIN_MS = 3_600_000
 
 @contextmanager
 def _tables(
-    name: str, archive: Path, namespace: str, catalog: str, master: str, conf: list[str] | None, *, as_json: bool
+    name: str, archive: str, namespace: str, catalog: str, master: str, conf: list[str] | None, *, as_json: bool
 ) -> Iterator[tuple[Job, "list[LakeTable]", "Rewriter"]]:
     """Yield a job, the tables of a namespace, and what runs their tasks. Tables are opened before Spark starts."""
     with errors():
@@ -37,7 +37,7 @@ def _tables(
         from tailrace.spark.lake.rewrite import run_task  # noqa: PLC0415
         from tailrace.spark.lake.swap import spark_runner  # noqa: PLC0415
 
-        opened = Namespace(str(archive.absolute()), namespace, OsFileSystem(), catalogue=catalog)
+        opened = Namespace(place_of_archive(archive), namespace, OsFileSystem(), catalogue=catalog)
     with opened, run_job(name, master, conf, as_json=as_json) as job:
         yield job, opened.tables, spark_runner(job.spark, run_task)
 

@@ -17,7 +17,7 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, final
@@ -174,8 +174,7 @@ class ObjectStore:
     def head(self, key: str) -> ObjectHead | None:
         """Return size, ETag and time of an object; None if it does not exist."""
         found = self._call("look at", key, lambda: self._obstore.head(self._small, key))
-        return None if found is None else ObjectHead(
-            found["size"], found["e_tag"] or "", int(found["last_modified"].timestamp() * 1000))
+        return None if found is None else _head(found)
 
     def list(self, directory: str) -> list[str]:
         """Return the names directly below a directory, sorted; [] if it does not exist.
@@ -191,6 +190,14 @@ class ObjectStore:
             return sorted(path.rstrip("/").removeprefix(prefix) for path in paths if path.startswith(prefix))
 
         return self._call("list", directory, read) or []
+
+    def walk(self, directory: str) -> Sequence[tuple[str, ObjectHead]]:
+        """Return the keys below a directory, at any depth, with what a head says of them; none if it does not exist."""
+        def read() -> tuple[tuple[str, ObjectHead], ...]:
+            pages = self._obstore.list(self._small, directory or None)
+            return tuple((one["path"], _head(one)) for page in pages for one in page)
+
+        return self._call("list", directory, read) or ()
 
     def put(self, key: str, data: bytes, version: str = "") -> str:
         """Write an object that must be new, or must have the ETag ``version``. Return its ETag.
@@ -276,6 +283,10 @@ def _client(place: Place, connect_ms: int, timeout_ms: int) -> S3Store:
             retry_config={"max_retries": 0, "retry_timeout": timedelta(0)})
     except (exceptions.BaseError, ValueError) as error:
         raise ConfigError(f"{place.url}: {_first_words(error)}") from None
+
+
+def _head(found: Any) -> ObjectHead:
+    return ObjectHead(found["size"], found["e_tag"] or "", int(found["last_modified"].timestamp() * 1000))
 
 
 def _may_pass(text: str) -> bool:

@@ -38,7 +38,7 @@ from tailrace.store.archive_store import (
     staging_name,
 )
 
-__all__ = ["LEFT_OVER_MS", "ObjectArchive", "object_archive_at"]
+__all__ = ["LEFT_OVER_MS", "NewObject", "ObjectArchive", "ObjectBytes", "object_archive_at"]
 
 LEFT_OVER_MS: Final = 24 * 3600_000
 """Age of an attempt, by the server's clock, after which no job works at it any more."""
@@ -70,19 +70,22 @@ class _InMemory:
 
 
 @final
-class _Object:
+class ObjectBytes:
     """An object that is read by ranges."""
 
     def __init__(self, store: ObjectStore, key: str, size: int) -> None:
         self._store, self._key, self._size = store, key, size
 
     def size(self) -> int:
+        """Return the length in bytes."""
         return self._size
 
     def pread(self, n: int, pos: int) -> bytes:
+        """Return up to ``n`` bytes at ``pos``."""
         return bytes(self._store.get_range(self._key, pos, min(n, self._size - pos)))
 
     def pread_into(self, buffer: memoryview, pos: int) -> int:
+        """Fill ``buffer`` with bytes at ``pos``; return their number."""
         found = self._store.get_range(self._key, pos, min(len(buffer), self._size - pos))
         buffer[: len(found)] = found
         return len(found)
@@ -92,7 +95,7 @@ class _Object:
 
 
 @final
-class _NewObject:
+class NewObject:
     """A data file in memory until it is complete; then one request stores it."""
 
     def __init__(self, store: ObjectStore, key: str) -> None:
@@ -101,20 +104,25 @@ class _NewObject:
         self._whole = b""
 
     def truncate(self, size: int) -> None:
+        """Cut the bytes that wait."""
         del self._data[size:]
 
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        """Add bytes to the end."""
         assert pos == len(self._data), "a data file is written from its start to its end"
         self._data += data
 
     def sync_data(self) -> None:
+        """Store the object."""
         self._whole, self._data = bytes(self._data), bytearray()
         self.tag = self._store.put(self.name, self._whole)
 
     def written(self) -> ArchivedBytes:
+        """Return the bytes, which the server has confirmed."""
         return _InMemory(self._whole)
 
     def close(self) -> None:
+        """Let the bytes go."""
         self._whole, self._data = b"", bytearray()
 
 
@@ -153,7 +161,7 @@ class ObjectArchive:
         found = self._store.head(name)
         if found is None:
             raise FileNotFoundError(2, "there is no such object", self.path_of(name))
-        return _Object(self._store, name, found.size)
+        return ObjectBytes(self._store, name, found.size)
 
     def head(self, name: str) -> Head | None:
         """Return size and ETag of an object; None if it does not exist."""
@@ -187,7 +195,7 @@ class ObjectArchive:
         if attempt != self._marked:
             self.put_new(staging_name(attempt.segment, attempt.name), attempt.name.encode())
             self._marked = attempt
-        return _NewObject(self._store, name)
+        return NewObject(self._store, name)
 
     def publish(self, files: Sequence[tuple[str, str]]) -> None:
         """Do nothing: data files have their names already."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.object_store import place_of
 from tailrace.errors import ConfigError, MissingPackageError, StoreError
 from tailrace.logs import get_logger
 from tailrace.spark.archive.layout import FIELD_ID
@@ -32,6 +33,8 @@ from tailrace.spark.lake.schemas import (
     statistics_of,
 )
 from tailrace.spark.lake.task import Target
+from tailrace.store.archive_store import is_remote
+from tailrace.store.archive_tables import CommitCounts
 
 try:
     import pyiceberg  # noqa: F401 - the error names the extra
@@ -65,7 +68,15 @@ from pyiceberg.types import (
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import SQLAlchemyError
 
-from tailrace.spark.lake.synced_io import SYNCED_IO, local_path
+from tailrace.spark.lake.places import (
+    SERVER_OPTIONS,
+    S3Server,
+    TableFiles,
+    files_of,
+    path_of,
+    server_of,
+)
+from tailrace.spark.lake.table_io import TABLE_IO, TableIO
 
 __all__ = [
     "DEFAULT_CATALOGUE", "FORGOTTEN", "TABLES", "Forgotten", "Lake", "LakeTable", "Mark", "Namespace",
@@ -85,6 +96,9 @@ FORGOTTEN: Final = "tailrace.forgotten"
 """Property with the rows that were forgotten, so that no job adds them again from the archive."""
 _ERRORS: Final = tuple(
     kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, Exception))
+_OTHER_PLACES: Final = frozenset({
+    "write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path"})
+"""Properties by which a table has its files outside of its own directory."""
 _PROPERTIES: Final = {
     "format-version": "2",
     "write.metadata.metrics.default": "none",
@@ -140,7 +154,7 @@ def catalogue_errors(what: str) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except (*_ERRORS, SQLAlchemyError, OSError, ValueError) as error:
+    except (*_ERRORS, SQLAlchemyError, OSError, ValueError, NotImplementedError) as error:
         text = str(error).strip().splitlines()
         raise StoreError(f"{what}: {type(error).__name__}: {text[0] if text else ''}") from error
 
@@ -152,6 +166,12 @@ class LakeTable:
     def __init__(self, table: Table, kind: str, broker: str) -> None:
         self.table, self.kind, self.broker = table, kind, broker
         self.name = ".".join(table.name())
+        self.counts = CommitCounts()
+        """How the commits of this process to the table went."""
+
+    def count(self, *, commits: int = 0, retries: int = 0, conflicts: int = 0) -> None:
+        """Count a commit, a try that is repeated, or a commit that is given up because others changed the table."""
+        self.counts = self.counts.plus(CommitCounts(commits, retries, conflicts))
 
     @property
     def form(self) -> Form:
@@ -238,18 +258,39 @@ class LakeTable:
         return marked(MESSAGES_SCHEMA, self.ids)
 
     @property
-    def target(self) -> Target:
-        """What tasks need to make files for the table. Raises StoreError if it is not on a local disk."""
+    def place(self) -> str:
+        """The path of the table's directory. Raises StoreError if its files are, or have to be, somewhere else."""
         location = self.table.location()
-        path = local_path(location)
+        path = path_of(location)
         if path is None:
             raise StoreError(
-                f"the table {self.name} is at {location}: tables in object stores are not supported, use a directory "
-                "that every executor sees")
+                f"the table {self.name} is at {location}: tables are in a directory that every executor sees, or at "
+                "s3://BUCKET/PREFIX")
+        if elsewhere := sorted(set(self.table.properties) & _OTHER_PLACES):
+            raise StoreError(
+                f"the table {self.name} has the property {elsewhere[0]}, which is not supported: its files are in the "
+                f"directories data and metadata of {location}")
+        return path.rstrip("/")
+
+    @property
+    def server(self) -> S3Server | None:
+        """The server of the table's bucket; None for a disk. Raises ConfigError for options that are not supported."""
+        if not isinstance(self.table.io, TableIO):
+            raise ConfigError(
+                f"the catalogue of {self.name} sets py-io-impl, which is not supported: Tailrace writes files itself")
+        return server_of(self.table.io.properties, self.name) if is_remote(self.place) else None
+
+    def files(self, file_system: FileSystem) -> TableFiles:
+        """Return the files of the table."""
+        return files_of(self.server, file_system)
+
+    @property
+    def target(self) -> Target:
+        """What tasks need to make files for the table. Raises StoreError as ``place`` and ``server``."""
         gone = tuple(
             (Condition("" if self.topic else one.topic, one.key), one.until[self.broker]) for one in self.forgotten
             if self.broker in one.until and (not self.topic or one.topic in {"", self.topic}))
-        return Target(self.ids, f"{path}/data/{self.broker}", gone)
+        return Target(self.ids, f"{self.place}/data/{self.broker}", gone, self.server)
 
 
 def _walk(path: str, number: int, kind: Any, found: dict[str, tuple[int, str]]) -> str:
@@ -309,13 +350,13 @@ class Lake:
         for name, value in (("the namespace", namespace), ("brokerName", broker)):
             if not re.fullmatch(r"[A-Za-z0-9_-]+", value):
                 raise ConfigError(f"{name} {value!r} has other characters than letters, digits, _ and -")
-        self.catalogue, self.every_topic = catalogue, every_topic
+        self.catalogue, self.namespace, self.every_topic = catalogue, namespace, every_topic
         with catalogue_errors(f"the catalogue {catalogue}"):
             self._catalogue = _opened(catalogue, archive, file_system)
             self._catalogue.create_namespace_if_not_exists(namespace)
             self.raw = self._table(f"{namespace}.raw_{re.sub('[^a-z0-9]', '_', broker.lower())}", "raw", broker)
             self.messages = self._table(f"{namespace}.messages", "messages", broker)
-        self._namespace, self._broker = namespace, broker
+        self._broker = broker
         there = self.messages.table.properties.get(_TOPICS)
         if there != self._topics:
             raise ConfigError(
@@ -337,7 +378,7 @@ class Lake:
 
         Raises ConfigError if a field has another type than its column, StoreError for a table that does not fit.
         """
-        name = f"{self._namespace}.topic_{re.sub('[^a-z0-9]', '_', topic.topic.lower())}"
+        name = f"{self.namespace}.topic_{re.sub('[^a-z0-9]', '_', topic.topic.lower())}"
         wanted = topic.table_schema
         with catalogue_errors(f"the table {name}"):
             if not self._catalogue.table_exists(name):
@@ -406,8 +447,8 @@ class Namespace:
     def __init__(
         self, archive: str, namespace: str, file_system: FileSystem, *, catalogue: str = DEFAULT_CATALOGUE
     ) -> None:
-        if catalogue == DEFAULT_CATALOGUE and not Config().get_catalog_config(catalogue) and not file_system.exists(
-                f"{archive}/{TABLES}/{_CATALOGUE_FILE}"):
+        if catalogue == DEFAULT_CATALOGUE and not Config().get_catalog_config(catalogue) and not (
+                is_remote(archive) or file_system.exists(f"{archive}/{TABLES}/{_CATALOGUE_FILE}")):
             raise StoreError(f"{archive} has no tables: run tailrace pipeline archive with --table first")
         with catalogue_errors(f"the catalogue {catalogue}"):
             self._catalogue = _opened(catalogue, archive, file_system)
@@ -450,12 +491,28 @@ def _number(schema: pa.Schema, column: str) -> int:
 
 def _opened(name: str, archive: str, file_system: FileSystem) -> Catalog:
     if known := Config().get_catalog_config(name):
-        return load_catalog(name, **{"py-io-impl": SYNCED_IO, **known})
+        if known.get("py-io-impl", TABLE_IO) != TABLE_IO:
+            raise ConfigError(
+                f"the catalogue {name} sets py-io-impl, which is not supported: Tailrace writes files itself")
+        return load_catalog(name, **{
+            **({} if known.keys() & SERVER_OPTIONS else _server_options(archive)), **known, "py-io-impl": TABLE_IO})
     if name != DEFAULT_CATALOGUE:
         raise ConfigError(
             f"PyIceberg's configuration has no catalogue {name}: set it in ~/.pyiceberg.yaml or by the variables "
             f"PYICEBERG_CATALOG__{name.upper()}__URI and so on")
+    if is_remote(archive):
+        raise ConfigError(
+            f"{archive} is in a bucket, where the default catalogue cannot be, because it is a file of SQLite: name a "
+            "catalogue of PyIceberg's configuration with --catalog")
     place = f"{archive}/{TABLES}"
     file_system.makedirs(place)
     return SqlCatalog(name, **{
-        "uri": f"sqlite:///{place}/{_CATALOGUE_FILE}", "warehouse": f"file://{place}", "py-io-impl": SYNCED_IO})
+        "uri": f"sqlite:///{place}/{_CATALOGUE_FILE}", "warehouse": f"file://{place}", "py-io-impl": TABLE_IO})
+
+
+def _server_options(archive: str) -> dict[str, str]:
+    """Return the options that lead to the server of an archive in a bucket, for a catalogue that has none."""
+    if not is_remote(archive):
+        return {}
+    found = place_of(archive)
+    return {"s3.region": found.region, **({"s3.endpoint": found.endpoint} if found.endpoint else {})}

@@ -44,12 +44,15 @@ def commit(
     for left in reversed(range(_TRIES)):
         now = table.refresh()
         if now == mark and left < _TRIES - 1:
+            table.count(commits=1)
             return  # the commit was made, and its answer was lost
         if now != before:
+            table.count(conflicts=1)
             raise StoreError(
                 f"another job has added segments of the broker {table.broker} to the table {table.name} since this one "
                 "looked: run only one for a broker")
         if forgotten is not None and table.table.properties.get(FORGOTTEN, "") != forgotten:
+            table.count(conflicts=1)
             raise StoreError(
                 f"rows of the table {table.name} were forgotten since this job looked: its next step adds the segments")
         # In this copy only: the table keeps its own value for other programs.
@@ -59,9 +62,13 @@ def commit(
                 _commit(table, files, before, mark, replaced)
             events.ADDED_ROWS_TO_A_TABLE.log(
                 _log, table=table.name, until=mark.reached, files=len(files), count=sum(one.rows for one in files))
+            table.count(commits=1)
             return
         except StoreError as error:
-            if not left or not isinstance(error.__cause__, CommitFailedException):
+            if not isinstance(error.__cause__, CommitFailedException):
+                raise
+            table.count(retries=1 if left else 0, conflicts=0 if left else 1)
+            if not left:
                 raise
 
 

@@ -22,14 +22,13 @@ from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_file, replace_file
+from tailrace.env.whole_files import replace_file
 from tailrace.errors import StoreError
 from tailrace.logs import get_logger
 from tailrace.spark.lake.catalogue import FORGOTTEN, Forgotten, LakeTable, catalogue_errors
 from tailrace.spark.lake.conditions import Condition
-from tailrace.spark.lake.orphans import PENDING, referenced, remove_files
+from tailrace.spark.lake.orphans import PENDING, referenced
 from tailrace.spark.lake.swap import Rewriter, swap
-from tailrace.spark.lake.synced_io import local_path
 from tailrace.spark.lake.upkeep import removing_tasks, rewritten_files
 
 __all__ = [
@@ -93,9 +92,8 @@ def forget(
     pending = TableProof(
         table.name, wanted.topic, wanted.key, at_ms, -1, sum(one.removed for one in changed), -1,
         [RemovedFile(*file) for one in changed for file in one.old])
-    place = local_path(table.table.location())
-    path = f"{place}/metadata/forget-{entropy.u64():016x}.json"
-    replace_file(file_system, path, msgspec.json.encode(pending))
+    path = f"{table.place}/metadata/forget-{entropy.u64():016x}.json"
+    table.files(file_system).write(path, msgspec.json.encode(pending))
 
     def properties(now: LakeTable) -> dict[str, str]:
         if PENDING in now.table.properties:
@@ -118,7 +116,8 @@ def finish_forgetting(table: LakeTable, run: Rewriter, file_system: FileSystem) 
     path = table.table.properties.get(PENDING)
     if path is None:
         return None
-    pending = msgspec.json.decode(read_file(file_system, path), type=TableProof)
+    files = table.files(file_system)
+    pending = msgspec.json.decode(files.read(path), type=TableProof)
     with catalogue_errors(f"the snapshots of the table {table.name}"):
         current = table.table.metadata.current_snapshot_id
         old = [one.snapshot_id for one in table.table.snapshots() if one.snapshot_id != current]
@@ -131,12 +130,12 @@ def finish_forgetting(table: LakeTable, run: Rewriter, file_system: FileSystem) 
         raise StoreError(
             f"the file {kept[0]} has rows to forget and is named by a snapshot of the table {table.name}: remove the "
             "tag or branch of that snapshot, then run it again")
-    remove_files(file_system, [one.path for one in pending.files_removed])
+    files.remove([one.path for one in pending.files_removed])
     left = rows_left(table, Condition(pending.topic, pending.key), run)
     done = msgspec.structs.replace(pending, snapshot=current or -1, rows_left=left)
     with catalogue_errors(f"the properties of the table {table.name}"):
         table.table.transaction().remove_properties(PENDING).commit_transaction()
-    remove_files(file_system, [path])
+    files.remove([path])
     table.reload()
     return done
 

@@ -30,6 +30,7 @@ from tailrace.spark.lake.bodies.topics import TopicSchemas
 from tailrace.spark.lake.catalogue import FORGOTTEN, Lake, LakeTable, Mark
 from tailrace.spark.lake.commit import commit, expire_snapshots, files_of_ranges
 from tailrace.spark.lake.files import WrittenFile, segment_of
+from tailrace.spark.lake.places import path_of
 from tailrace.spark.lake.task import LakeResult, LakeTask, Target, TypedTarget, run_task
 from tailrace.store.archive_manifest import (
     OPEN,
@@ -38,7 +39,8 @@ from tailrace.store.archive_manifest import (
     open_ranges,
     read_manifest,
 )
-from tailrace.store.archive_store import PosixArchive
+from tailrace.store.archive_store import archive_at, is_remote
+from tailrace.store.archive_tables import CommitCounts, add_counts, attach
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_paths import segment_files
 
@@ -69,6 +71,8 @@ class LakeReport:
     typed_rows: int = 0
     bad_bodies: int = 0
     """Rows of typed tables whose body does not fit its schema."""
+    retries: int = 0
+    """Commits that were sent again, because another program had changed the table."""
     refused: list[str] = field(default_factory=list)
     """Why typed tables were left out of the step, such as a registry that does not answer."""
 
@@ -94,7 +98,9 @@ def spark_runner(spark: Any) -> Runner:
 
 @final
 class LakeJob:
-    """Adds the segments of an archive to the tables of ``lake``. The caller holds the lock of the archive.
+    """Adds the segments of an archive, in a directory or a bucket, to the tables of ``lake``.
+
+    The caller holds the archive (``ArchiveStore.hold``).
 
     ``at_once`` segments are read together. ``broker`` names the topics of the system that ``messages`` leaves out.
     ``schemas`` names the topics that have typed tables.
@@ -105,8 +111,9 @@ class LakeJob:
         config: StoreConfig | None = None, clock: Clock | None = None, file_system: FileSystem | None = None,
         progress: Callable[[LakeReport], None] | None = None, schemas: TopicSchemas | None = None,
     ) -> None:
-        self._store, self._archive = str(Path(store).absolute()), str(Path(archive).absolute())
-        self._there = PosixArchive(self._archive, file_system)
+        self._store = str(Path(store).absolute())
+        self._there = archive_at(archive if is_remote(archive) else str(Path(archive).absolute()), file_system)
+        self._archive = self._there.location
         self._lake, self._run, self._at_once = lake, run, at_once
         self._file_system = file_system or OsFileSystem()
         self._own_topics = frozenset({
@@ -123,15 +130,33 @@ class LakeJob:
         self._forgotten: dict[str, str] = {}
         """The property FORGOTTEN of each table when the step began."""
         self._tables = [lake.raw, lake.messages]
+        attach(self._there, lake.catalogue, lake.namespace)
         for table in self._tables:
             self._begin(table)
 
     def step(self) -> LakeReport:
         """Add the segments that the archive has and the tables do not have. Return what was added.
 
-        Raises StoreError if a segment or a commit fails; what was committed before stays.
+        Raises StoreError if a segment or a commit fails; what was committed before stays. The numbers of commits are
+        written to the archive in any case.
         """
         report = LakeReport()
+        try:
+            self._add(report)
+        except (StoreError, OSError):
+            self._write_counts(report)
+            raise
+        self._write_counts(report)
+        return report
+
+    def _write_counts(self, report: LakeReport) -> None:
+        found = CommitCounts()
+        for table in self._tables:
+            found, table.counts = found.plus(table.counts), CommitCounts()
+        report.retries = found.retries
+        add_counts(self._there, self._lake.catalogue, self._lake.namespace, found)
+
+    def _add(self, report: LakeReport) -> None:
         self._open_typed(report)
         marks = [table.refresh() for table in self._tables]
         waiting, report.waits = self._waiting(marks)
@@ -158,7 +183,6 @@ class LakeJob:
         self._commit(group, report)
         if not report.waits:
             self._add_ranges(report)
-        return report
 
     # -- planning
 
@@ -345,15 +369,19 @@ class LakeJob:
             self._progress(report)
 
     def _remove_left_over(self, table: LakeTable, mark: Mark) -> None:
-        """Remove files of attempts that were not committed: those of segments that the table does not have."""
-        named = {one.file_path for one in files_of_ranges(table, mark.until)} if mark.open_until else set()
-        place = self._target(table).directory
-        if not self._file_system.exists(place):
+        """Remove files of attempts that were not committed: those of segments that the table does not have.
+
+        Nothing locks an archive in a bucket, so there they may be of a job that still works. ``expire`` removes them
+        when they are old.
+        """
+        if self._there.remote:
             return
-        for name in self._file_system.list(place):
-            segment = segment_of(name)
-            if segment is not None and segment >= mark.until and f"file://{place}/{name}" not in named:
-                self._file_system.remove(f"{place}/{name}")
+        named = {path_of(one.file_path) for one in files_of_ranges(table, mark.until)} if mark.open_until else set()
+        files, place = table.files(self._file_system), self._target(table).directory
+        left = [
+            path for path, _, _ in files.walk(place)
+            if (segment := segment_of(path)) is not None and segment >= mark.until and path not in named]
+        files.remove(left)
 
 
 def _until(mark: Mark | None) -> int:

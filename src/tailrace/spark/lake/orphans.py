@@ -8,19 +8,17 @@ names in the meantime stays. Files of the archive, which the table ``raw`` names
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Final
 
 from pyiceberg.manifest import ManifestFile
 
 from tailrace import events
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import StoreError
 from tailrace.logs import get_logger
 from tailrace.spark.lake.catalogue import LakeTable, catalogue_errors
-from tailrace.spark.lake.synced_io import local_path
+from tailrace.spark.lake.places import path_of
 
-__all__ = ["PENDING", "expire_older_snapshots", "referenced", "remove_files", "remove_orphans"]
+__all__ = ["PENDING", "expire_older_snapshots", "referenced", "remove_orphans"]
 
 _log = get_logger(__name__)
 PENDING: Final = "tailrace.forgetting"
@@ -60,56 +58,26 @@ def referenced(table: LakeTable) -> set[str]:
         for one in manifests.values():
             named.append(one.manifest_path)
             named += [entry.data_file.file_path for entry in one.fetch_manifest_entry(io, discard_deleted=True)]
-    return {path for one in named if (path := local_path(one)) is not None}
+    return {path for one in named if (path := path_of(one)) is not None}
 
 
 def remove_orphans(table: LakeTable, file_system: FileSystem, before_ms: int) -> tuple[int, int]:
     """Remove files that changed last before a time in ms since 1970 and that nothing names.
 
-    Return their number and their bytes. Raises StoreError if the table is not on a local disk.
+    Return their number and their bytes. In a bucket the time is that of the server's clock. Raises StoreError if the
+    table is in a store of another kind.
     """
-    place = local_path(table.table.location())
-    if place is None:
-        raise StoreError(f"the table {table.name} is at {table.table.location()}: its files cannot be listed")
+    files = table.files(file_system)
     found = {
-        path: size for name, ends in _PLACES.items() for path, size, changed_ms in _walk(file_system, f"{place}/{name}")
+        path: size for name, ends in _PLACES.items() for path, size, changed_ms in files.walk(f"{table.place}/{name}")
         if path.endswith(ends) and changed_ms < before_ms}
     if not found:
         return 0, 0
     table.reload()
     named = referenced(table)
     orphans = sorted(found.keys() - named)
-    remove_files(file_system, orphans)
+    files.remove(orphans)
     size = sum(found[one] for one in orphans)
     if orphans:
         events.REMOVED_FILES_OF_A_TABLE.log(_log, table=table.name, files=len(orphans), bytes=size)
     return len(orphans), size
-
-
-def remove_files(file_system: FileSystem, paths: Iterable[str]) -> None:
-    """Remove files, durably. One that is gone already is passed over."""
-    places = set()
-    for path in paths:
-        try:
-            file_system.remove(path)
-        except FileNotFoundError:
-            continue
-        places.add(path.rpartition("/")[0])
-    for place in sorted(places):
-        file_system.sync_dir(place)
-
-
-def _walk(file_system: FileSystem, place: str) -> Iterator[tuple[str, int, int]]:
-    """Yield path, size and time of the last change, in ms since 1970, of the files below a directory."""
-    if not file_system.exists(place):
-        return
-    for name in file_system.list(place):
-        path = f"{place}/{name}"
-        try:
-            found = file_system.stat(path)
-        except FileNotFoundError:
-            continue  # another job has removed it
-        if found.is_dir:
-            yield from _walk(file_system, path)
-        else:
-            yield path, found.size, found.mtime_ms

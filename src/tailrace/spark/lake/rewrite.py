@@ -3,13 +3,14 @@
 Nothing here commits, and no old file changes. A task that is run twice, or killed, leaves files that no snapshot names.
 
 The rows of a row group are in order, so the task merges row groups: it holds a batch of each, and writes all rows up
-to the smallest last row of these batches.
+to the smallest last row of these batches. A row group is opened when its smallest topic is reached, so of files that
+are sorted as a whole few are open at a time.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -23,11 +24,13 @@ from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.spark.archive.layout import FIELD_ID, ROW_GROUP
 from tailrace.spark.lake.conditions import Condition, matching
-from tailrace.spark.lake.data_file import DataFile, Reader
+from tailrace.spark.lake.data_file import DataFile
 from tailrace.spark.lake.files import WrittenFile
+from tailrace.spark.lake.places import Reader, S3Server, TableFiles, files_of
 from tailrace.spark.lake.schemas import FORMS, Ids, arrow_paths, file_options
 
-__all__ = ["Described", "OldFile", "RewriteResult", "RewriteTask", "adapted", "rewrite_files", "run_task"]
+__all__ = [
+    "Described", "OldFile", "RewriteResult", "RewriteTask", "adapted", "depth", "rewrite_files", "run_task"]
 
 _GROUP_BYTES: Final = 64 << 20
 """Bytes of the columns in a row group that is written."""
@@ -64,6 +67,8 @@ class RewriteTask:
     day: int | None
     target_bytes: int
     count_only: bool = False
+    server: S3Server | None = None
+    """The server of the bucket of all files; None for a disk."""
 
 
 class Described(NamedTuple):
@@ -96,30 +101,31 @@ def rewrite_files(task: RewriteTask, file_system: FileSystem, attempt: str) -> R
     """Rewrite the files of a task. A problem of a file is returned, not raised."""
     result = RewriteResult(task.number)
     try:
+        place = files_of(task.server, file_system)
         with ExitStack() as stack:
-            opened = [_opened(one, task, file_system, stack) for one in task.files]
+            opened = [_opened(one, task, place, stack) for one in task.files]
             if task.removed:
                 result.removed = sum(_count(one, task) for one in opened)
             if not task.count_only and (result.removed or not task.removed):
-                result.files = _write(task, opened, result.removed, file_system, attempt, stack)
-                result.old = [_described(one.path, file_system) for one in task.files] if result.removed else []
+                result.files = _write(task, opened, result.removed, place, attempt, stack)
+                result.old = [_described(one.path, place) for one in task.files] if result.removed else []
     except (StoreError, OSError, pa.ArrowException) as error:
         return RewriteResult(task.number, problem=f"{type(error).__name__}: {error}")
     return result
 
 
-def _described(path: str, file_system: FileSystem) -> Described:
+def _described(path: str, place: TableFiles) -> Described:
     found, size = hashlib.sha256(), 0
-    with closing(file_system.open(path)) as file:
+    with closing(place.open(path)) as file:
         while data := file.pread(_READ, size):
             found.update(data)
             size += len(data)
     return Described(path, size, found.hexdigest())
 
 
-def _opened(old: OldFile, task: RewriteTask, file_system: FileSystem, stack: ExitStack) -> pq.ParquetFile:
-    source = stack.enter_context(closing(file_system.open(old.path)))
-    found = stack.enter_context(pq.ParquetFile(pa.PythonFile(Reader(source), "r")))
+def _opened(old: OldFile, task: RewriteTask, place: TableFiles, stack: ExitStack) -> pq.ParquetFile:
+    source = stack.enter_context(closing(Reader(place.open(old.path))))
+    found = stack.enter_context(pq.ParquetFile(pa.PythonFile(source, "r")))
     known = set(task.ids.of.values())
     for name, (number, _) in arrow_paths(found.schema_arrow).items() if not task.count_only else ():
         if number not in known:
@@ -148,15 +154,18 @@ def _count(file: pq.ParquetFile, task: RewriteTask) -> int:
 
 
 def _write(
-    task: RewriteTask, opened: Sequence[pq.ParquetFile], removed: int, file_system: FileSystem, attempt: str,
+    task: RewriteTask, opened: Sequence[pq.ParquetFile], removed: int, place: TableFiles, attempt: str,
     stack: ExitStack,
 ) -> list[WrittenFile]:
     form = FORMS[task.kind]
     order = [(name, "ascending") for name in (*form.order, form.broker) if name]
-    runs = sum(one.metadata.num_row_groups for one in opened)
+    groups = [(file, number, _span(file, number, task, order[0][0]))
+              for file in opened for number in range(file.metadata.num_row_groups)]
+    known = [span for _, _, span in groups if span is not None]
+    at_once = depth(known) + len(groups) - len(known)
     tables = [
-        _run(file, number, task, _MEMORY // max(runs, 1), order)
-        for file in opened for number in range(file.metadata.num_row_groups)]
+        _Run(None if span is None else span[0], _run(file, number, task, _MEMORY // max(at_once, 1), order))
+        for file, number, span in groups]
     made: list[WrittenFile] = []
     writing: DataFile | None = None
     waiting: list[pa.Table] = []
@@ -166,7 +175,7 @@ def _write(
         nonlocal writing, size, rows
         if writing is None:
             path = f"{task.directory}/{task.name}-{attempt}-{len(made)}.parquet"
-            writing = DataFile(file_system, path, task.schema, file_options(task.kind, task.schema, ROW_GROUP), stack)
+            writing = DataFile(place, path, task.schema, file_options(task.kind, task.schema, ROW_GROUP), stack)
         writing.write(pa.concat_tables(waiting))
         waiting.clear()
         size = rows = 0
@@ -256,6 +265,39 @@ def _offsets(values: pa.Array) -> pa.Array:
     return pa.array(offsets.to_numpy(), offsets.type, mask=gone)
 
 
+class _Run(NamedTuple):
+    """The rows of a row group, and the least value of the first column of their order; None if it is not known."""
+
+    least: Any
+    batches: Iterator[pa.Table]
+
+
+def _span(file: pq.ParquetFile, number: int, task: RewriteTask, column: str) -> tuple[Any, Any] | None:
+    """Return the bounds of a column in a row group, by its statistics; None if it has none."""
+    wanted = task.schema.field(column)
+    place = file.schema_arrow.get_field_index(column)
+    if place < 0 or _id(file.schema_arrow.field(place)) != _id(wanted):
+        return None
+    group = file.metadata.row_group(number)
+    for leaf in range(group.num_columns):
+        found = group.column(leaf)
+        if found.path_in_schema == column:
+            known = found.statistics
+            return None if known is None or not known.has_min_max or known.null_count else (known.min, known.max)
+    return None
+
+
+def depth(spans: Iterable[tuple[Any, Any]], *, inside: bool = False) -> int:
+    """Return how many spans cover the same value at most. With ``inside`` their bounds do not count."""
+    changes = [change for low, high in spans if low < high or not inside
+               for change in ((low, inside, 1), (high, not inside, -1))]
+    now = most = 0
+    for _, _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most
+
+
 class _Cursor:
     """The batch of a run that is merged now, and the first of its rows that is not written."""
 
@@ -297,10 +339,17 @@ class _Cursor:
         return found
 
 
-def _merged(runs: Sequence[Iterator[pa.Table]], order: Sequence[str]) -> Iterator[pa.Table]:
+def _merged(runs: Sequence[_Run], order: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of all runs in order."""
-    live = [_Cursor(one, order) for one in runs]
-    while live := [one for one in live if one.load()]:
+    live = [_Cursor(one.batches, order) for one in runs if one.least is None]
+    waiting = sorted((one for one in runs if one.least is not None), key=lambda one: one.least, reverse=True)
+    while True:
+        live = [one for one in live if one.load()]
+        while waiting and (not live or waiting[-1].least <= min(one.last for one in live)[0]):
+            opened = _Cursor(waiting.pop().batches, order)
+            live += [opened] if opened.load() else []
+        if not live:
+            return
         bound = min(one.last for one in live)
         parts = [part for one in live if len(part := one.rows_until(bound))]
         yield parts[0] if len(parts) == 1 else pa.concat_tables(parts).sort_by(

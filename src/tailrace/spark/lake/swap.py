@@ -18,8 +18,9 @@ from tailrace.errors import StoreError
 from tailrace.spark.lake.catalogue import LakeTable, Mark, catalogue_errors
 from tailrace.spark.lake.commit import data_file, keep_metadata
 from tailrace.spark.lake.files import WrittenFile, segment_of
+from tailrace.spark.lake.places import path_of
 from tailrace.spark.lake.rewrite import OldFile, RewriteResult, RewriteTask
-from tailrace.spark.lake.synced_io import local_path
+from tailrace.store.archive_store import is_remote
 
 __all__ = ["Rewriter", "data_files", "is_of_range", "local_runner", "old_file", "spark_runner", "swap"]
 
@@ -55,11 +56,13 @@ def data_files(table: LakeTable, row_filter: Any = None) -> list[DataFile]:
     return found
 
 
-def old_file(one: DataFile) -> OldFile:
-    """Return a data file as a task reads it. Raises StoreError if it is not on a local disk."""
-    path = local_path(one.file_path)
-    if path is None:
-        raise StoreError(f"the file {one.file_path} is not on a local disk: tables in object stores are not supported")
+def old_file(table: LakeTable, one: DataFile) -> OldFile:
+    """Return a data file as a task reads it. Raises StoreError if it is in another kind of store than the table."""
+    path = path_of(one.file_path)
+    if path is None or is_remote(path) != is_remote(table.place):
+        raise StoreError(
+            f"the file {one.file_path} of the table {table.name} at {table.place} is in another kind of store: rewrite "
+            "it with the program that has added it")
     return OldFile(path, one.record_count)
 
 
@@ -87,6 +90,7 @@ def swap(
         there = {one.file_path: one for one in data_files(table)}
         gone = [one.file_path for one in old if one.file_path not in there]
         if gone:
+            table.count(conflicts=1)
             raise StoreError(
                 f"another job has removed the file {gone[0]} from the table {table.name} since this one looked: "
                 "nothing was changed, run it again")
@@ -107,11 +111,16 @@ def swap(
                         swapped.append_data_file(data_file(table, file))
                 keep_metadata(transaction)
             table.reload()
+            table.count(commits=1)
             return snapshot
         except StoreError as error:
             table.reload()
             if table.table.snapshot_by_id(snapshot) is not None:
+                table.count(commits=1)
                 return snapshot  # the commit was made, and its answer was lost
-            if not left or not isinstance(error.__cause__, CommitFailedException):
+            if not isinstance(error.__cause__, CommitFailedException):
+                raise
+            table.count(retries=1 if left else 0, conflicts=0 if left else 1)
+            if not left:
                 raise
     raise AssertionError("the last try raises")

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.env.object_store import place_of
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats import names as N
 from tailrace.formats.filenames import offset_to_file_name
@@ -35,6 +36,7 @@ from tailrace.spark.lake.message_rows import (
     has_inner_batch,
     messages_in,
 )
+from tailrace.spark.lake.places import S3Server, TableFiles, files_of, url_of
 from tailrace.spark.lake.schemas import (
     FORMS,
     MESSAGES_SCHEMA,
@@ -46,7 +48,7 @@ from tailrace.spark.lake.schemas import (
     marked,
 )
 from tailrace.store.archive_manifest import ArchivedFile, Manifest
-from tailrace.store.archive_store import PosixArchive
+from tailrace.store.archive_store import ArchiveStore, archive_at
 
 __all__ = [
     "LakeResult", "LakeTask", "Target", "TypedTarget", "file_name", "is_business_topic", "run_task", "write_data_files",
@@ -64,6 +66,8 @@ class Target:
     directory: str
     forgotten: tuple[tuple[Condition, int], ...] = ()
     """Rows of the broker that a user has removed: those that match and lie before a position."""
+    server: S3Server | None = None
+    """The server of the bucket of ``directory``; None for a disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +138,29 @@ def run_task(task: LakeTask, file_system: FileSystem | None = None) -> LakeResul
 
 
 def _raw_files(task: LakeTask, target: Target, file_system: FileSystem, attempt: str) -> list[WrittenFile]:
-    """Return the files of the archive itself, or copies of those that do not have the field ids of the table."""
+    """Return the files of the archive itself, or copies of those that the table cannot name.
+
+    These do not have the field ids of the table, or are in another kind of store or on another server.
+    """
     found = []
-    archive = PosixArchive(task.archive, file_system)
+    archive = archive_at(task.archive, file_system)
+    is_near = _server_of(archive) == target.server
     for number, file in enumerate(task.manifest.files):
         readable = in_archive(archive, file)
         with opened(readable) as archived:
-            if check_ids(archived.schema_arrow, target.ids):
+            if not is_near or check_ids(archived.schema_arrow, target.ids):
                 found.append(_copied(task, target, archived, file_system, f"{number}-{attempt}"))
             else:
                 found.append(written_file(
-                    f"file://{readable.path}", file.size, archived.metadata, target.ids, "raw", None))
+                    url_of(readable.path), file.size, archived.metadata, target.ids, "raw", None))
     return found
+
+
+def _server_of(archive: ArchiveStore) -> S3Server | None:
+    if not archive.remote:
+        return None
+    place = place_of(archive.location)
+    return S3Server(place.endpoint, place.region)
 
 
 def _copied(
@@ -160,7 +175,7 @@ def _copied(
     most = max((archived.metadata.row_group(number).num_rows for number in groups), default=1)
     path = f"{target.directory}/{file_name(task.manifest.segment, 'copy', attempt)}"
     with ExitStack() as stack:
-        file = DataFile(file_system, path, schema, write_options(most), stack)
+        file = DataFile(files_of(target.server, file_system), path, schema, write_options(most), stack)
         for number in groups:
             file.write(archived.read_row_group(number).cast(schema))
         return file.finish(target.ids, "raw", None)
@@ -171,9 +186,11 @@ def _write_rows(
 ) -> None:
     """Write the messages of a segment to ``messages`` and to the typed tables, in one pass over its files."""
     scratch, read = Scratch(), Scratch()
-    writers = [_RowWriter(task, one.target, one, file_system, attempt, stack) for one in task.typed]
-    if task.messages is not None:
-        writers.append(_RowWriter(task, task.messages, None, file_system, attempt, stack))
+    wanted: list[tuple[Target, TypedTarget | None]] = [(one.target, one) for one in task.typed]
+    wanted += [(task.messages, None)] if task.messages is not None else []
+    writers = [
+        _RowWriter(task, target, typed, files_of(target.server, file_system), attempt, stack)
+        for target, typed in wanted]
     piece = -1
     for start, table in _row_groups(task, file_system, read):
         if start != piece:  # the rows of a piece of the log are in their order, and a row group of its own
@@ -199,10 +216,10 @@ class _RowWriter:
     """
 
     def __init__(
-        self, task: LakeTask, target: Target, typed: TypedTarget | None, file_system: FileSystem, attempt: str,
+        self, task: LakeTask, target: Target, typed: TypedTarget | None, place: TableFiles, attempt: str,
         stack: ExitStack,
     ) -> None:
-        self._task, self._target, self._file_system = task, target, file_system
+        self._task, self._target, self._place = task, target, place
         self._attempt, self._stack = attempt, stack
         self.typed = typed
         self._kind = "messages" if typed is None else "typed"
@@ -273,14 +290,14 @@ class _RowWriter:
             text = "none" if day is None else str(np.datetime64(day, "D"))
             path = f"{self._target.directory}/{file_name(self._task.manifest.segment, text, self._attempt)}"
             self._files[day] = DataFile(
-                self._file_system, path, self._schema, file_options(self._kind, self._schema, ROW_GROUP), self._stack)
+                self._place, path, self._schema, file_options(self._kind, self._schema, ROW_GROUP), self._stack)
         self._files[day].write(table)
 
 
 def _row_groups(task: LakeTask, file_system: FileSystem, scratch: Scratch) -> Iterator[tuple[int, pa.Table]]:
     """Yield the row groups of an archived segment, each compared with its checksum, and the start of their piece."""
     files: Sequence[ArchivedFile] = sorted(task.manifest.files, key=lambda one: (one.start, one.path))
-    archive = PosixArchive(task.archive, file_system)
+    archive = archive_at(task.archive, file_system)
     for file in files:
         with opened(in_archive(archive, file), scratch) as found:
             for number in range(found.num_row_groups) if task.messages is not None else groups_with_topic(

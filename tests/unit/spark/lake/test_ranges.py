@@ -83,7 +83,7 @@ def test_rows_of_ranges_that_another_program_has_rewritten_are_replaced(tmp_path
 
 @pytest.mark.parametrize("every", [29, pytest.param(2, marks=pytest.mark.long)])
 def test_a_kill_while_ranges_are_added_or_replaced_leaves_each_row_once(tmp_path, killed, monkeypatch, every):
-    from tailrace.spark.lake.synced_io import SyncedFileIO
+    from tailrace.spark.lake.table_io import TableIO
 
     path, target, begun = tmp_path / "s", tmp_path / "a", tmp_path / "begun"
     fill(path, until=30)
@@ -98,7 +98,7 @@ def test_a_kill_while_ranges_are_added_or_replaced_leaves_each_row_once(tmp_path
         shutil.rmtree(target)
         shutil.copytree(begun, target)
         files = killed.KilledFileSystem(at)
-        monkeypatch.setattr(SyncedFileIO, "file_system", files)
+        monkeypatch.setattr(TableIO, "file_system", files)
         with contextlib.suppress(killed.Killed):
             add(path, target, at_once=1, runner=local_runner(files))
         monkeypatch.undo()

@@ -16,7 +16,7 @@ import pytest
 from releases import CLEAN
 
 from tailrace.config import BrokerConfig, StoreConfig
-from tailrace.errors import ConfigError, StoreError
+from tailrace.errors import ConfigError, CorruptionError, StoreError
 from tailrace.formats.commitlog import encode_batch
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
@@ -54,6 +54,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.types import StringType
 
+from tailrace.node.retention.archive_pins import ArchivePins
 from tailrace.spark.archive import task as task_of_archive
 from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions
 from tailrace.spark.archive.job import local_runner as archive_runner
@@ -65,7 +66,17 @@ from tailrace.spark.lake import task as task_module
 from tailrace.spark.lake.catalogue import Lake, Mark
 from tailrace.spark.lake.job import LakeJob, local_runner
 from tailrace.spark.lake.schemas import MESSAGES_SCHEMA
-from tailrace.store.archive_manifest import manifest_name
+from tailrace.store.archive_manifest import manifest_name, read_manifest
+from tailrace.store.archive_store import PosixArchive
+from tailrace.store.archive_tables import (
+    CommitCounts,
+    add_counts,
+    attach,
+    attached,
+    counts_of,
+    why_not_again,
+)
+from tailrace.testing import SimClock
 
 DOCS = pathlib.Path(__file__).parents[4] / "docs"
 FIXTURES = pathlib.Path(__file__).parents[3] / "interop" / "fixtures"
@@ -116,6 +127,9 @@ def test_a_second_step_adds_what_is_new_and_nothing_twice(tmp_path):
     assert (first.segments, first.commits) == (len(manifests_of(target)), 2)
     again = add(path, target)
     assert (again.segments, again.commits) == (0, 0)
+    pins = ArchivePins(SimClock(), FILES, PosixArchive(str(target)), tuple)
+    assert list(pins()) == []
+    assert pins.table_commits == CommitCounts(2, 0, 0), "for the metrics of the broker"
     fill(path, 160, 320)
     archive(path, target)
     second = add(path, target)
@@ -126,7 +140,7 @@ def test_a_second_step_adds_what_is_new_and_nothing_twice(tmp_path):
 @pytest.mark.parametrize("every", [27, pytest.param(2, marks=pytest.mark.long)])
 def test_a_kill_at_any_step_leaves_whole_segments_and_the_next_run_adds_the_rest_once(
         tmp_path, killed, monkeypatch, every):
-    from tailrace.spark.lake.synced_io import SyncedFileIO
+    from tailrace.spark.lake.table_io import TableIO
 
     path, archived = tmp_path / "s", tmp_path / "archived"
     fill(path, until=200)
@@ -137,7 +151,7 @@ def test_a_kill_at_any_step_leaves_whole_segments_and_the_next_run_adds_the_rest
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(archived, target)
         files = killed.KilledFileSystem(at)
-        monkeypatch.setattr(SyncedFileIO, "file_system", files)
+        monkeypatch.setattr(TableIO, "file_system", files)
         monkeypatch.setattr(job_module, "_GROUP", 1)
         try:
             add(path, target, at_once=1, runner=local_runner(files))
@@ -286,12 +300,60 @@ def test_a_segment_that_is_archived_again_is_exchanged_in_raw(tmp_path):
     second = manifests_of(target)[1]
     (target / second.files[0].path).unlink()
     with ArchiveJob(str(path), str(target), archive_runner(FILES),
-                    options=ArchiveOptions(piece_bytes=1 << 16), clock=Later()) as job:
+                    options=ArchiveOptions(piece_bytes=1 << 16, tables=("tailrace", "tailrace")), clock=Later()) as job:
         assert [one.segment for one in job.step()] == [second.segment]
     done = add(path, target)
     assert (done.segments, done.commits) == (0, 1)
     assert add(path, target).commits == 0
     assert_whole(path, target)
+
+
+@pytest.mark.parametrize("verify", [False, True])
+def test_a_segment_that_a_table_names_is_not_archived_again_without_the_table(tmp_path, verify):
+    path, target = tmp_path / "s", tmp_path / "a"
+    fill(path, until=160)
+    archive(path, target)
+    add(path, target)
+    fill(path, 160, 320)
+    second = manifests_of(target)[1]
+    wrong = target / second.files[0].path
+    if verify:
+        data = bytearray(wrong.read_bytes())
+        data[len(data) // 2] ^= 1
+        wrong.write_bytes(data)
+    else:
+        wrong.unlink()
+    there = read_manifest(PosixArchive(str(target)), second.segment)
+    with ArchiveJob(str(path), str(target), archive_runner(FILES),
+                    options=ArchiveOptions(piece_bytes=1 << 16)) as job:
+        with pytest.raises(StoreError, match=(
+                rf"segment {second.segment}: .*tables name its files: it is archived again only with --table tail")):
+            (job.verify if verify else job.step)()
+        if verify:
+            job.step()
+    assert read_manifest(PosixArchive(str(target)), second.segment) == there
+    assert len(manifests_of(target)) > 3, "other segments are archived"
+    with ArchiveJob(str(path), str(target), archive_runner(FILES), options=ArchiveOptions(
+            piece_bytes=1 << 16, tables=("tailrace", "tailrace")), clock=Later()) as job:
+        (job.verify if verify else job.step)()
+    add(path, target)
+    assert_whole(path, target)
+
+
+def test_the_archive_knows_its_tables_and_how_their_commits_went(tmp_path):
+    there = PosixArchive(str(tmp_path / "a"))
+    attach(there, "my.cat/alogue", "lake")
+    add_counts(there, "my.cat/alogue", "lake", CommitCounts(2, 1, 0))
+    add_counts(there, "tailrace", "lake", CommitCounts(3, 0, 1))
+    attach(there, "tailrace", "lake")
+    found = attached(there)
+    assert [one.options for one in found] == ["--table lake --catalog my.cat/alogue", "--table lake"]
+    assert counts_of(found) == CommitCounts(5, 1, 1)
+    assert why_not_again(there, ("tailrace", "lake")) == ""
+    assert why_not_again(there, ("", "")).endswith("--table lake --catalog my.cat/alogue or --table lake")
+    (tmp_path / "a/_tables/tailrace.lake.json").write_text("{")
+    with pytest.raises(CorruptionError, match=r"the file was changed"):
+        attached(there)
 
 
 class Later:

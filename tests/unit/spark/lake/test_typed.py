@@ -186,7 +186,7 @@ def test_avro_by_a_registry_with_a_schema_that_is_new_in_the_second_step(tmp_pat
 
 @pytest.mark.parametrize("every", [131, pytest.param(3, marks=pytest.mark.long)])
 def test_a_kill_at_any_step_leaves_each_row_once(tmp_path, killed, monkeypatch, every):
-    from tailrace.spark.lake.synced_io import SyncedFileIO
+    from tailrace.spark.lake.table_io import TableIO
 
     path, target, begun = tmp_path / "s", tmp_path / "a", tmp_path / "begun"
     put(path, [body_of(number) for number in range(120)])
@@ -196,7 +196,7 @@ def test_a_kill_at_any_step_leaves_each_row_once(tmp_path, killed, monkeypatch, 
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(begun, target)
         files = killed.KilledFileSystem(at)
-        monkeypatch.setattr(SyncedFileIO, "file_system", files)
+        monkeypatch.setattr(TableIO, "file_system", files)
         with contextlib.suppress(killed.Killed):
             add(path, target, schemas, local_runner(files))
         monkeypatch.undo()

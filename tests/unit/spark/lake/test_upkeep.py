@@ -3,6 +3,7 @@
 import contextlib
 import json
 import pathlib
+import random
 import shutil
 
 import pytest
@@ -42,13 +43,15 @@ from lake_tables import (
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
+from tailrace.spark.archive import task as task_of_archive
 from tailrace.spark.archive.restore import restore_segments
+from tailrace.spark.lake import rewrite as rewrite_module
 from tailrace.spark.lake import swap as swap_module
 from tailrace.spark.lake.catalogue import Namespace
 from tailrace.spark.lake.conditions import Condition
 from tailrace.spark.lake.forget import Proof, finish_forgetting, forget, rows_left, write_proof
 from tailrace.spark.lake.orphans import expire_older_snapshots, remove_orphans
-from tailrace.spark.lake.rewrite import adapted, rewrite_files, run_task
+from tailrace.spark.lake.rewrite import adapted, depth, rewrite_files, run_task
 from tailrace.spark.lake.swap import local_runner
 from tailrace.spark.lake.upkeep import compact, remove_old_rows
 from tailrace.store.archive_store import archive_at
@@ -149,13 +152,56 @@ def test_the_archive_job_goes_on_after_a_compaction_and_restore_gives_the_same_b
 
 
 def test_a_target_size_is_kept_and_large_files_stay(tmp_path):
-    _, target = made(tmp_path)
+    path, target = tmp_path / "s", tmp_path / "a"
+    fill(path, until=320)
+    archive(path, target, lag_ms=1)
+    add(path, target)
     sizes = [pathlib.Path(one).stat().st_size for one in paths_of(target)]
     with table_of(target) as table:
         assert compact(table, RUN, target_bytes=min(sizes)).files_before == 0
         done = compact(table, RUN, target_bytes=2 * max(sizes))
         assert 1 < done.files_after < done.files_before
-    assert ids(target) == [*range(160)]
+    assert ids(target) == [*range(320)]
+
+
+def test_a_day_above_the_target_size_is_split_by_topic(tmp_path, monkeypatch):
+    monkeypatch.setattr(rewrite_module, "_GROUP_BYTES", 1 << 14)
+    monkeypatch.setattr(rewrite_module, "_MEMORY", 1 << 16)
+    monkeypatch.setattr(task_of_archive, "_WRITE", 1 << 12)
+    path, target = tmp_path / "s", tmp_path / "a"
+    with MessageStore.open(str(path), config=StoreConfig(mapped_file_size_commit_log=SEGMENT)) as store:
+        for number in range(600):
+            body = random.Random(number).randbytes(700)
+            store.put(Message(topic=f"t{number % 12:02d}", body=b"%d " % number + body), queue_id=number % 2)
+        store.wait_dispatched(60_000)
+    archive(path, target)
+    add(path, target)
+    size = sum(pathlib.Path(one).stat().st_size for one in paths_of(target))
+    before = rows_of(target).sort_by([("commit_log_offset", "ascending")])
+
+    def most_files_of_a_topic():
+        found = {}
+        for one in paths_of(target):
+            for topic in set(pq.read_table(one, columns=["topic"])["topic"].to_pylist()):
+                found[topic] = found.get(topic, 0) + 1
+        return max(found.values())
+
+    with table_of(target) as table:
+        first = compact(table, RUN, target_bytes=size // 4)
+        assert first.files_before > 4
+        assert compact(table, RUN, target_bytes=size // 4).files_before <= 2, "what is split stays"
+    assert len(paths_of(target)) >= 3
+    assert most_files_of_a_topic() <= 2
+    assert rows_of(target).sort_by([("commit_log_offset", "ascending")]) == before
+    assert same_rows(target)
+
+
+def test_the_number_of_spans_over_one_value():
+    assert depth([]) == 0
+    assert depth([(1, 2), (2, 3), (5, 9)]) == 2
+    assert depth([(1, 2), (2, 3), (5, 9)], inside=True) == 1
+    assert depth([("a", "c"), ("b", "b"), ("b", "d"), ("a", "z")]) == 4
+    assert depth([("a", "c"), ("b", "b"), ("b", "d"), ("a", "z")], inside=True) == 3
 
 
 def test_rows_that_are_added_during_a_compaction_survive(tmp_path):
@@ -225,7 +271,7 @@ def test_a_commit_whose_answer_is_lost_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize("job", ["compact", "forget"])
 @pytest.mark.parametrize("every", [83, pytest.param(2, marks=pytest.mark.long)])
 def test_a_kill_at_any_step_leaves_the_table_as_it_was_or_as_it_shall_be(tmp_path, killed, monkeypatch, every, job):
-    from tailrace.spark.lake.synced_io import SyncedFileIO
+    from tailrace.spark.lake.table_io import TableIO
 
     path, target = made(tmp_path)
     begun, wanted = tmp_path / "begun", [n for n in range(160) if job == "compact" or n // 40 % 2 == 0]
@@ -235,7 +281,7 @@ def test_a_kill_at_any_step_leaves_the_table_as_it_was_or_as_it_shall_be(tmp_pat
         shutil.rmtree(target)
         shutil.copytree(begun, target)
         files = killed.KilledFileSystem(at)
-        monkeypatch.setattr(SyncedFileIO, "file_system", files)
+        monkeypatch.setattr(TableIO, "file_system", files)
 
         def work(files=files):
             run = local_runner(lambda task: rewrite_files(task, files, "one"))
