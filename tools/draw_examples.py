@@ -1,6 +1,6 @@
 """Draw three pictures of one day for the site, from a store that is made for them. This is a hook of mkdocs.yml.
 
-    python tools/draw_examples.py DIRECTORY     writes the same pictures into a directory
+    python tools/draw_examples.py     writes them to docs/pictures, for readers of the files; part of make gen
 
 The store is filled by a simulated clock, archived, and freed of its oldest files. The figures are read back with
 `tailrace.scan` and the tables of `tailrace sql`, as a user does it. The same pictures come out of every run.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import math
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -191,8 +190,5 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1])
-    target.mkdir(parents=True, exist_ok=True)
     for one, text in pictures():
-        (target / one).write_text(text)
-        print(target / one)
+        (Path(__file__).resolve().parents[1] / "docs" / "pictures" / one).write_text(text)
