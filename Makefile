@@ -92,9 +92,9 @@ long: $(VENV)/.installed $(VENV)/.docs $(VENV)/.audit $(VENV)/.fuzz $(VENV)/.obj
 	$(PY) tools/lane_frames.py
 	$(MAKE) --no-print-directory sanitize
 
-object-store: $(VENV)/.object-store  ## Archives in SeaweedFS, a server of S3 on loopback, with injected faults; SEED=n
+object-store: $(VENV)/.object-store  ## Archives and tables in SeaweedFS, and in versitygw if Go is there, with injected faults; SEED=n
 	TAILRACE_LONG=1 SEED=$(SEED) $(PY) -m pytest -q tests/contract/test_archive_stores.py \
-	  tests/unit/spark/archive/test_object_archive.py
+	  tests/unit/spark/archive/test_object_archive.py tests/unit/spark/lake/test_bucket_tables.py
 
 sanitize: $(VENV)/.fuzz  ## Kernels, lanes and hostile frames under the address sanitizer of GCC; FRAMES=n, SECONDS=n, SEED=n
 	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/sanitized_kernels.py
@@ -204,6 +204,7 @@ gen: $(VENV)/.installed  ## Write docs/reference and the pictures again
 	$(PY) tools/gen_reference.py
 	$(PY) tools/gen_threat_model.py
 	$(PY) tools/gen_pictures.py
+	$(PY) tools/draw_examples.py
 
 console-pictures: $(VENV)/.installed  ## Take the pictures of the console again, with a browser from npm
 	$(PY) tools/console_pictures.py
