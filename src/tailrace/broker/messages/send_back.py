@@ -30,7 +30,6 @@ from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
-from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
 from tailrace.timer.parking import fitting_copy
@@ -74,7 +73,7 @@ class SendBackProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
         if group.retry_queue_nums <= 0:
             return request.answer()
-        topic = self._topic(
+        topic = self._creations.topic(
             f"{N.RETRY_GROUP_TOPIC_PREFIX}{name}", group.retry_queue_nums,
             UNIT_SUB_FLAG if header.unit_mode else 0)
         if not topic.writable:
@@ -97,7 +96,7 @@ class SendBackProcessor:
         dead = level < 0 or message.reconsume_times >= limit
         if dead:
             level = 0
-            topic = self._topic(f"{N.DLQ_GROUP_TOPIC_PREFIX}{name}", 1, 0)
+            topic = self._creations.topic(f"{N.DLQ_GROUP_TOPIC_PREFIX}{name}", 1, 0)
         elif level == 0:
             level = FIRST_LEVEL + message.reconsume_times
         queue_id = 0 if dead else self._entropy.randrange(group.retry_queue_nums)
@@ -125,9 +124,6 @@ class SendBackProcessor:
         """Return True if a message belongs to a topic that was deleted after the message was stored."""
         topics = {origin} if message is None else {message.topic, message.properties.get(N.RETRY_TOPIC, "")}
         return any(phy_offset < self._store.inner.lives.deleted_up_to(topic) for topic in topics)
-
-    def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
-        return self._creations.topic(topic, queue_nums, sys_flag)
 
 
 def _came_from(message: MessageExt) -> str:

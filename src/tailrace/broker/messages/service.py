@@ -124,7 +124,6 @@ class MessageService:
         self._topics = store.topics
         self._mappings = static_topics.table
         self._traffic, self._wait_durable = traffic, wait_durable
-        self._max_message_size = store.config.max_message_size
         self._proven = proven or ProvenTopics(store.topics)
         self.common_ext = {N.MSG_REGION: config.region_id, N.TRACE_ON: "true" if config.trace_on else "false"}
         """Fields that each answer has, also a refusal."""
