@@ -98,7 +98,8 @@ def test_few_expressions_are_evaluated_for_an_arrival(world, notify, turns, monk
 @pytest.mark.parametrize("serve", ["pop", "notification"])
 def test_other_requests_are_served_while_many_queues_are_looked_at(world, loop, monkeypatch, serve):
     world.store.topics.update(TopicConfig(topic_name="wide", read_queue_nums=500, write_queue_nums=500))
-    world.broker.group("g") if world.broker.groups.select("g") else world.pop()
+    if not world.broker.groups.select("g"):
+        world.pop()
     for queue_id in (3, 499):
         world.send(b"%d" % queue_id, topic="wide", queue_id=queue_id)
     monkeypatch.setattr(reply, "TURN_S", 0.0)
