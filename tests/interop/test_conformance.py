@@ -28,6 +28,7 @@ def test_stores_of_the_reference_look_as_it_sees_them(tmp_path: Path) -> None:
     holds("dump-equals-reference", tmp_path)
 
 
+@pytest.mark.long  # each kind of client, and a store that a Java broker opens, have tests of their own beside it
 @pytest.mark.slow
 @pytest.mark.interop
 @pytest.mark.usefixtures("reference")

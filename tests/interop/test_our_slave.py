@@ -169,7 +169,7 @@ def test_the_whole_log_of_a_java_master_is_copied_and_followed_across_kills(pair
     assert "quarantine" not in {one.name for one in (tmp_path / "slave" / "tailrace").iterdir()}
 
 
-def test_a_slave_that_does_not_fit_or_has_more_stops_and_changes_nothing(pair, tmp_path):
+def test_a_slave_that_does_not_fit_stops_and_one_that_fits_has_the_log_of_a_java_master(pair, tmp_path):
     namesrv, start_master, start_slave = pair
     master = start_master()
     send(namesrv, 100)
@@ -178,6 +178,17 @@ def test_a_slave_that_does_not_fit_or_has_more_stops_and_changes_nothing(pair, t
     assert "kind=file_size" in slave.said()
     assert end_of(slave.address) == 0
     slave.end()
+    slave = start_slave()
+    wait_same(master, slave)
+    slave.end()
+    assert log_of(tmp_path / "slave") == log_of(tmp_path / "master" / "store")
+
+
+@pytest.mark.long
+def test_a_slave_that_has_more_than_its_java_master_stops_and_changes_nothing(pair, tmp_path):
+    namesrv, start_master, start_slave = pair
+    master = start_master()
+    send(namesrv, 100)
     slave = start_slave()
     wait_same(master, slave)
     whole = end_of(master.address)
