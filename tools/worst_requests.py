@@ -9,6 +9,7 @@ whole run, the metric tailrace_event_loop_lag_seconds, whose text is the same fo
 
     ROUNDS=3 SIZE=10000 LIMIT_MS=50 python tools/worst_requests.py
     SECONDS=600 python tools/worst_requests.py      # rounds until the time is over
+    ONLY=400,200071 python tools/worst_requests.py  # only these codes
 """
 
 import argparse
@@ -480,8 +481,10 @@ def held_buckets(http):
     return {float(bound): float(count) for bound, count in found}
 
 
-def measure(addresses, pinger, size, serial, table):
+def measure(addresses, pinger, size, serial, table, only):
     for number, requests in worst_requests(size, serial).items():
+        if only and number not in only:
+            continue
         kinds = [k for k in ("broker", "namesrv") if number in table["codes"][k]]
         for kind in kinds:
             worst, answers = 0.0, []
@@ -504,6 +507,10 @@ def measure(addresses, pinger, size, serial, table):
 
 def run(directory, size, rounds, seconds, limit_ms):
     codes = dict(zip(("broker", "namesrv"), registered_codes(f"{directory}/empty"), strict=True))
+    only = {int(number) for number in os.environ.get("ONLY", "").split(",") if number}
+    if unknown := only - codes["broker"] - codes["namesrv"]:
+        print(f"ONLY names codes that are not registered: {sorted(unknown)}")
+        return 1
     missing = sorted((codes["broker"] | codes["namesrv"]) - set(worst_requests(size, 0)))
     if missing:
         print(f"no worst request is known for the codes {missing}; add them to tools/worst_requests.py")
@@ -517,7 +524,7 @@ def run(directory, size, rounds, seconds, limit_ms):
         pinger = Pinger(broker)  # the event loop of the broker is that of the name server
         pinger.start()
         while done < rounds or time.monotonic() - began < seconds:
-            measure(addresses, pinger, size, done, table)
+            measure(addresses, pinger, size, done, table, only)
             done += 1
         pinger.going = False
         pinger.join(10)
