@@ -17,7 +17,8 @@ settings.load_profile("tailrace")
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
     os.environ.setdefault(name, JVM)
-os.environ.setdefault("ROCKETMQ_JAVA_OPTS", f"-Xms256m -Xmx1g {JVM}")
+# Without the last one each server of RocketMQ makes a key for a certificate when it starts, which takes seconds.
+os.environ.setdefault("ROCKETMQ_JAVA_OPTS", f"-Xms256m -Xmx1g {JVM} -Dtls.server.mode=disabled")
 
 LONGEST = (
     "spark/", "interop/", "integration/test_pages_run.py", "integration/test_odd_files.py",
