@@ -1,0 +1,285 @@
+"""Pairs of Tailrace and RocketMQ: what is deleted, topics of every kind, and a consumer at the slave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from java_peer import SIZES, free_port, java_name_server, properties, start_java_broker
+from patience import until
+
+from tailrace import Message, Producer, PullConsumer
+from tailrace.errors import RemotingError
+from tailrace.formats.commitlog import BLANK_MAGIC
+from tailrace.pytest_plugin import TailraceBroker
+from tailrace.remoting.client import RemotingClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration, pytest.mark.long]
+
+TOPIC = "replicated"
+BOTH = {
+    **SIZES, "brokerName": "broker-a", "brokerClusterName": "DefaultCluster", "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1", "timerWheelEnable": "true", "autoCreateTopicEnable": "true", "slaveReadEnable": "true",
+    "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500, "haHousekeepingInterval": 3000}
+MASTER = {"brokerRole": "ASYNC_MASTER", "brokerId": 0}
+SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
+
+
+def ask(address, code, ext=None, body=b""):
+    async def asked():
+        client = RemotingClient()
+        try:
+            return await client.invoke(address, code, ext or {}, body, timeout_ms=10_000)
+        finally:
+            await client.close()
+
+    return asyncio.run(asked())
+
+
+class Ours:
+    """A broker of ours on one directory, in one role after the other."""
+
+    def __init__(self, root, namesrv, **settings):
+        self.root, self.address = root, f"127.0.0.1:{free_port()}"
+        self.settings = {**BOTH, "namesrvAddr": namesrv, "haAllowedHosts": "127.0.0.1", **settings}
+        self._broker = TailraceBroker(
+            root, "--listen", self.address, "--namesrv-listen", "none", settings=self.settings)
+        self.conf = root.with_name(f"{root.name}.properties")
+
+    def start(self):
+        self._broker.start()
+        return self
+
+    def set(self, **settings):
+        self.settings |= settings
+        properties(self.conf, self.settings)
+
+    def kill(self):
+        self._broker.kill()
+
+    stop = kill
+
+    def said(self):
+        return self._broker.log
+
+    def command(self, *arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True, timeout=120,
+            check=False)
+        assert done.returncode == 0, done.stderr
+
+
+class Java:
+    """A broker of RocketMQ on one directory, in one role after the other."""
+
+    def __init__(self, reference, root, namesrv, **settings):
+        root.parent.mkdir(exist_ok=True)
+        self._reference, self.root = reference, root
+        self.settings = {**BOTH, "namesrvAddr": namesrv, **settings}
+        self._peer = None
+
+    def start(self):
+        self._peer = start_java_broker(self._reference, self.root, self.settings)
+        self.address = self._peer.address
+        return self
+
+    def set(self, **settings):
+        self.settings |= settings
+
+    def kill(self):
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            peer.end(signal.SIGKILL)
+
+    def stop(self):
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            peer.end()
+
+    def follow(self, master, ha_address):
+        """Tell a slave where its master is."""
+        assert ask(self.address, 906, {
+            "masterHaAddress": ha_address, "masterFlushOffset": "0", "masterAddress": master}).code == 0
+
+
+def status(address):
+    return json.loads(ask(address, 907).body)
+
+
+def follows(master):
+    """Whether a slave has everything that its master has, and has said so."""
+    with contextlib.suppress(RemotingError):
+        found = status(master.address)
+        return [one["slaveAckOffset"] for one in found["haConnectionInfo"]] == [found["masterCommitLogMaxOffset"]]
+    return False
+
+
+def log_of(root):
+    """The bytes of a log up to its last record, those after a blank record left out."""
+    found = b""
+    for file in sorted((root / "commitlog").iterdir()):
+        data, at = file.read_bytes(), 0
+        while at + 8 <= len(data) and (size := int.from_bytes(data[at : at + 4], "big")):
+            blank = int.from_bytes(data[at + 4 : at + 8], "big") == BLANK_MAGIC
+            found += data[at : at + 8] if blank else data[at : at + size]
+            at += size
+            if blank:
+                break
+    return found
+
+
+def created(namesrv):
+    with contextlib.suppress(RemotingError), Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
+        producer.create_topic(TOPIC, queues=1)
+        return ask(namesrv, 105, {"topic": TOPIC}).code == 0
+    return False
+
+
+def topics(address):
+    """The names of the topics of a broker."""
+    return set(json.loads(ask(address, 21).body)["topicConfigTable"])
+
+
+def bodies(namesrv):
+    """How often each message of the topic can be read."""
+    with contextlib.suppress(RemotingError), PullConsumer(namesrv=namesrv, timeout_ms=10_000) as reader:
+        return Counter(one.body for one in reader.messages(TOPIC, start="first", follow=False))
+    return Counter()
+
+
+@pytest.fixture
+def pair(request, reference, tmp_path):
+    """A name server of RocketMQ, a master and a slave of the kinds that are asked for; the slave does not run."""
+    kinds = {"ours": Ours, "java": lambda *arguments, **settings: Java(reference, *arguments, **settings)}
+    (tmp_path / "master").mkdir()
+    (tmp_path / "slave").mkdir()
+    with java_name_server(reference, tmp_path) as namesrv:
+        made = []
+        try:
+            for kind, name, settings in zip(
+                request.param.split("/"), ("master", "slave"), (MASTER, SLAVE), strict=True):
+                made.append(kinds[kind](tmp_path / name / "store", namesrv, **settings))
+            yield namesrv, *made
+        finally:
+            for one in made:
+                if isinstance(one, Ours):
+                    print(one.said()[-3000:])
+                one.kill()
+
+
+mixed = pytest.mark.parametrize("pair", ["ours/java", "java/ours"], indirect=True)
+
+
+@mixed
+def test_a_slave_whose_next_byte_its_master_has_deleted_is_named_and_keeps_its_log(pair):
+    """H6: it was stopped until retention of the master deleted its place."""
+    namesrv, master, slave = pair
+    master.start()
+    until(lambda: created(namesrv))
+    slave.start()
+    with Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
+        producer.send(Message(topic=TOPIC, body=b"first"), queue_id=0)
+        until(lambda: follows(master))
+        slave.kill()
+        for _ in range(40):
+            producer.send(Message(topic=TOPIC, body=b"x" * 60_000), queue_id=0)
+    before = log_of(slave.root)
+    master.kill()
+    files = sorted((master.root / "commitlog").iterdir())
+    assert len(files) > 2
+    files[0].unlink()
+    master.start()
+    slave.start()
+    if isinstance(slave, Ours):
+        until(lambda: "kind=too_old" in slave.said())
+    else:
+        slave.follow(master.address, "127.0.0.1:{}".format(int(master.address.rpartition(":")[2]) + 1))
+        until(lambda: "what it lacks first was deleted here" in master.said())
+        assert status(master.address)["inSyncSlaveNums"] == 0
+    slave.kill()
+    assert log_of(slave.root) == before
+
+
+@pytest.mark.parametrize("pair", ["java/ours"], indirect=True)
+def test_topics_of_a_java_master_are_those_of_its_slave(pair):
+    """H23, H24, H25: 2,001 topics, one that was deleted and created again, one of batch queues that is used at once."""
+    namesrv, master, slave = pair
+    master.start()
+    until(lambda: created(namesrv))
+
+    def create(*names):
+        body = json.dumps({"topicConfigList": [{
+            "topicName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0, "order": False, "attributes": {}} for name in names]}).encode()
+        assert ask(master.address, 18, body=body).code == 0
+
+    def bodies_at(address, topic):
+        with contextlib.suppress(RemotingError), PullConsumer(broker=address, timeout_ms=10_000) as reader:
+            return [one.body for one in reader.messages(topic, start="first", follow=False)]
+        return []
+
+    create(*(f"topic{number:04}" for number in range(2001 - len(topics(master.address)))))
+    assert len(topics(master.address)) == 2001
+    slave.start()
+    with Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
+        for number in range(10):
+            producer.send(Message(topic=TOPIC, body=b"old %d" % number), queue_id=0)
+        until(lambda: len(bodies_at(slave.address, TOPIC)) == 10)
+        until(lambda: topics(slave.address) >= topics(master.address))
+        slave.kill()
+        assert ask(master.address, 215, {"topic": TOPIC}).code == 0
+        producer.create_topic(TOPIC, queues=1)
+        new = [b"new %d" % number for number in range(15)]
+        for body in new:
+            producer.send(Message(topic=TOPIC, body=body), queue_id=0)
+        slave.start()
+        until(lambda: bodies_at(slave.address, TOPIC) == new)
+        producer.create_topic("batches", 1, {"queue.type": "BatchCQ"})
+        for body in new:
+            producer.send(Message(topic="batches", body=body), queue_id=0)
+        until(lambda: bodies_at(slave.address, "batches") == new)
+    assert (slave.root / "batchconsumequeue" / "batches").is_dir()
+    slave.kill()
+    slave.start()
+    assert bodies_at(slave.address, "batches") == new
+
+
+@mixed
+def test_a_consumer_reads_on_from_the_slave_of_a_dead_master_and_no_offset_goes_back(pair):
+    """Nothing comes twice to a member that stays, and its offset is at the master when that is back."""
+    namesrv, master, slave = pair
+    master.start()
+    until(lambda: created(namesrv))
+    slave.start()
+    until(lambda: follows(master))
+    until(lambda: TOPIC in topics(slave.address), 150)
+    count, polled = 200, []
+
+    def poll(reader):
+        polled.extend(int(one.body) for one in reader.poll(timeout_ms=100))
+        return len(polled)
+
+    def committed():
+        with contextlib.suppress(RemotingError), PullConsumer(broker=master.address, group="late") as reader:
+            return reader.committed(reader.queues(TOPIC)[0])
+        return None
+
+    with Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
+        for number in range(count):
+            producer.send(Message(topic=TOPIC, body=b"%d" % number), queue_id=0)
+    until(lambda: follows(master))
+    with PullConsumer(namesrv=namesrv, group="late", max_cached_messages=20) as late:
+        late.subscribe(TOPIC)
+        until(lambda: poll(late) >= 20)
+        master.kill()
+        until(lambda: poll(late) >= count)
+        assert polled == list(range(count))
+        master.start()
+        until(lambda: poll(late) and committed() == count)
+    assert polled == list(range(count))
