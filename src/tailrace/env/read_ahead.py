@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final, TypeVar, cast
 
-__all__ = ["HELPERS", "in_background", "in_order", "read_ahead"]
+__all__ = ["HELPERS", "as_finished", "in_background", "in_order", "read_ahead"]
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -59,6 +59,38 @@ def in_order(work: Callable[[_T], _R], tasks: Iterator[_T], helpers: int, ahead:
         finally:
             taker.shutdown(wait=False, cancel_futures=True)
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def as_finished(
+    work: Callable[[_T], _R], tasks: Iterable[_T], at_once: int, cancel: Callable[[], object] = lambda: None
+) -> Generator[_R, None, None]:
+    """Yield the result of ``work`` for each task, as soon as it is there. ``at_once`` threads work.
+
+    The caller's thread takes the tasks, each when a thread is free for it, so at most ``at_once`` tasks and results are
+    in memory. An error of ``tasks`` or ``work`` is raised here. When the generator ends, its threads have ended. If
+    it ends early, it calls ``cancel`` first, which may end the work of the threads.
+    """
+    running: set[Future[_R]] = set()
+    with ThreadPoolExecutor(at_once, "as-finished") as pool:
+        try:
+            for task in tasks:
+                running.add(pool.submit(work, task))
+                while len(running) >= at_once:
+                    yield _first_of(running).result()
+            while running:
+                yield _first_of(running).result()
+        finally:
+            for one in running:
+                one.cancel()
+            if running:
+                cancel()
+
+
+def _first_of(running: set[Future[_R]]) -> Future[_R]:
+    """Take a future that has its result out of ``running``; wait for one if there is none."""
+    found = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
+    running.remove(found)
+    return found
 
 
 def in_background(work: Callable[[], None]) -> Callable[[], None]:

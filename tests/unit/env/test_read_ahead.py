@@ -8,12 +8,12 @@ import time
 
 import pytest
 
-from tailrace.env.read_ahead import in_background, in_order, read_ahead
+from tailrace.env.read_ahead import as_finished, in_background, in_order, read_ahead
 
 
 def left():
     return [thread for thread in threading.enumerate()
-            if thread.name.startswith(("in-order", "read-ahead", "background"))]
+            if thread.name.startswith(("as-finished", "in-order", "read-ahead", "background"))]
 
 
 @pytest.mark.parametrize("helpers", [0, 1, 3])
@@ -129,3 +129,48 @@ def test_an_error_of_the_items_and_of_work_in_the_background_is_raised_by_the_on
     with pytest.raises(ZeroDivisionError):
         in_background(lambda: 1 // 0)()
     assert not left()
+
+
+def test_results_come_as_they_are_ready_and_few_tasks_are_taken_before():
+    gates = [threading.Event() for _ in range(6)]
+    taken = []
+
+    def work(number):
+        assert gates[number].wait(10)
+        return number
+
+    def tasks():
+        for number in range(6):
+            taken.append(number)
+            yield number
+
+    found = as_finished(work, tasks(), 3)
+    gates[1].set()
+    assert next(found) == 1
+    assert taken == [0, 1, 2]
+    for number in (3, 4, 5, 2, 0):
+        gates[number].set()
+        assert next(found) == number
+    assert list(found) == []
+    assert left() == []
+
+
+def test_an_error_of_a_task_cancels_the_others():
+    free, begun, seen = threading.Event(), threading.Event(), []
+
+    def work(number):
+        if number == 1:
+            assert begun.wait(10)
+            raise ValueError(number)
+        begun.set()
+        assert free.wait(10)
+        return number
+
+    def cancel():
+        seen.append("cancelled")
+        free.set()
+
+    with pytest.raises(ValueError, match="1"):
+        list(as_finished(work, iter(range(100)), 2, cancel))
+    assert seen == ["cancelled"]
+    assert left() == []
