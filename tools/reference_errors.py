@@ -24,6 +24,7 @@ ERRORS = {
     "FatalStorageError": "End the process. Check the disk, then open the store. Recovery keeps all durable messages.",
     "LockLostError": "End the process. Find the program that deleted or replaced the lock file.",
     "MissingPackageError": "Install the extra that the message names.",
+    "TailraceNotInstalledError": "Do what the message says.",
     "TransientError": "Try again later.",
     "DiskFullError": "[Free disk space](../how-to/operate/disk-space.md), then try again.",
     "TimerFlowControlError": "Choose another delivery time, or raise `timerCongestNumEachSlot`.",

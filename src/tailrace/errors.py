@@ -15,6 +15,7 @@
     ├─ UnknownTopicError           a store or server has no topic of that name; with the most similar one
     ├─ OddFileError                not a regular file, or too large; an OSError as well
     ├─ MissingPackageError         an optional package is not installed; an ImportError as well
+    ├─ TailraceNotInstalledError   an executor of Spark runs a Python without this package
     ├─ ReplicationError            a slave must not continue with its master; with kind and position
     ├─ RawAppendError              bytes of a master that do not continue the log of its slave
     ├─ FatalStorageError           a sync failed; the process must stop writing
@@ -80,6 +81,7 @@ __all__ = [
     "StoreLockedError",
     "StoreNotWritableError",
     "StoreStateError",
+    "TailraceNotInstalledError",
     "TimerFlowControlError",
     "TransientError",
     "UnknownTopicError",
@@ -256,6 +258,10 @@ class MissingPackageError(StoreError, ImportError):
 
     def __reduce__(self) -> tuple[type[MissingPackageError], tuple[str, str, str]]:
         return MissingPackageError, (self.what, self.package, self.extra)
+
+
+class TailraceNotInstalledError(StoreError):
+    """An executor of Spark lacks this package, or has another release of it."""
 
 
 class TransientError(StoreError):

@@ -19,8 +19,8 @@ from tailrace.cli.problems import EXTRAS
 pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 MODULES = {
-    "pyyaml": "yaml", "grpcio": "grpc", "protobuf": "google", "rocketmq-python-client": "rocketmq",
-    "opentelemetry-api": "opentelemetry"}
+    "pyyaml": "yaml", "grpcio": "grpc", "grpcio-status": "grpc_status", "protobuf": "google",
+    "rocketmq-python-client": "rocketmq", "opentelemetry-api": "opentelemetry"}
 """Module of a package that has another name."""
 NOT_OF_COMMANDS = {"docs", "dev"}
 NEEDS = {

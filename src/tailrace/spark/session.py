@@ -12,17 +12,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tailrace.errors import StoreError
+from tailrace.errors import MissingPackageError, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_java_home", "local_session", "register", "spark_reason"]
+__all__ = ["CONNECT", "connect_session", "find_java_home", "local_session", "register", "spark_reason"]
 
 LEAST_JAVA = 17
+CONNECT = "sc://"
+"""How the URL of a Spark Connect server begins."""
+_TIME_ZONE = {"spark.sql.session.timeZone": "UTC"}
 _SETTINGS = {
+    **_TIME_ZONE,
     "spark.ui.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
     "spark.ui.showConsoleProgress": "false",
     "spark.hadoop.fs.permissions.umask-mode": "077",  # only the owner reads tables that Spark writes to local files
 }
@@ -91,31 +94,53 @@ def local_session(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
 
     builder = SparkSession.builder.master(master).appName(app_name)
-    settings = {**_SETTINGS, **(_OF_LOCAL_WORKERS if _is_local(master) else {}), **(conf or {})}
+    # Another Python may not have the module of the daemon, and then Spark says so in a Java trace.
+    own = _is_local(master) and os.environ["PYSPARK_PYTHON"] == sys.executable
+    settings = {**_SETTINGS, **(_OF_LOCAL_WORKERS if own else {}), **(conf or {})}
     settings[_JAVA_OPTIONS] = f"{_LOG_SETTINGS} {settings.get(_JAVA_OPTIONS, '')}".strip()
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
+def connect_session(url: str, *, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """Return a session of the Spark Connect server at ``sc://HOST:PORT``, with the data source. It needs no Java.
+
+    Raises MissingPackageError without the extra connect. A setting in ``conf`` that a session cannot change is an error
+    of Spark.
+    """
+    try:
+        import grpc_status  # noqa: F401, PLC0415 - the package that nothing else needs
+    except ModuleNotFoundError:
+        raise MissingPackageError("jobs over Spark Connect", "grpc_status", "connect") from None
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - PySpark
+
+    spark = SparkSession.builder.remote(url).getOrCreate()
+    for name, value in {**_TIME_ZONE, **(conf or {})}.items():
+        spark.conf.set(name, value)  # the builder would drop what it cannot set
+    return register(spark)
+
+
 def register(spark: SparkSession) -> SparkSession:
-    """Register ``format("tailrace")`` in a session; return the session.
+    """Register ``format("tailrace")`` in a session, also in one of Spark Connect; return the session.
 
     Without this call Spark finds the source only if its workers run a Python that has this package; otherwise a
     query ends with DATA_SOURCE_NOT_FOUND. When a session starts, PySpark takes the Python of its workers from
     ``PYSPARK_PYTHON``, or else uses ``python3`` of the PATH. It ignores the setting ``spark.pyspark.python`` unless
     spark-submit starts the program. After this call the workers run the Python of that setting or, in a local
-    session without PYSPARK_PYTHON, the Python of this process.
+    session without PYSPARK_PYTHON, the Python of this process. The workers of a Spark Connect server run the Python of
+    the server's PYSPARK_PYTHON.
     """
     from tailrace.spark.data_source import TailraceDataSource  # noqa: PLC0415 - PySpark
+    from tailrace.spark.workers import portable_source  # noqa: PLC0415
 
-    context = spark.sparkContext
-    named = context.getConf().get("spark.pyspark.python")
-    if named:
-        context.pythonExec = named
-    elif "PYSPARK_PYTHON" not in os.environ and _is_local(context.master):
-        context.pythonExec = sys.executable
-    spark.dataSource.register(TailraceDataSource)
+    context = getattr(spark, "sparkContext", None)
+    if context is not None:  # not over Spark Connect, where the server decides
+        if named := spark.conf.get("spark.pyspark.python", ""):
+            context.pythonExec = named
+        elif "PYSPARK_PYTHON" not in os.environ and _is_local(context.master):
+            context.pythonExec = sys.executable
+    spark.dataSource.register(portable_source(TailraceDataSource))
     return spark
 
 

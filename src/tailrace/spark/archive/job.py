@@ -14,6 +14,9 @@ work at the same segment. Then step 2 succeeds for one of them, and the other on
 files of the other job, because that job can no longer publish them. Files that a kill has left are removed by a later
 job (``ArchiveStore.left_over``).
 
+Each segment is published as soon as its task has ended, whatever other tasks do (``spark.tasks``). If a task fails, the
+segments of other tasks are published, and the next step makes that one again.
+
 With a lag, ranges of the segment that is still written are published in the same steps, with manifests in ``_open``.
 Once the sealed segment has its manifest, these ranges no longer count, and their files and manifests are removed.
 """
@@ -22,7 +25,8 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self, final
@@ -77,7 +81,8 @@ __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_pla
            "local_runner", "spark_runner"]
 
 _log = get_logger(__name__)
-Runner = Callable[[Sequence[SegmentTask]], Iterable[SegmentResult]]
+Runner = Callable[[Iterable[SegmentTask]], Iterable[SegmentResult]]
+"""Takes tasks as it has room for them, and returns their results in any order."""
 Share = Callable[[float], None]
 _LEAST_PIECE: Final = 1 << 16
 _MOST_PIECE: Final = 1 << 30
@@ -87,7 +92,7 @@ _ATTEMPT_MAX_NS: Final = 12 * 3600 * 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """Options of the job: a file holds ``piece_bytes`` of the log, and ``at_once`` segments are written together.
+    """Options of the job: a file holds ``piece_bytes`` of the log, and ``at_once`` segments are planned together.
 
     With ``lag_ms`` a step also archives what is synced of the segment that is still written, if its oldest message is
     older than half of this time. 0 leaves that segment out.
@@ -138,8 +143,9 @@ def spark_runner(spark: Any) -> Runner:
 
     All executors need store and archive at the same paths, or the rights to write an archive in an object store.
     """
-    return lambda tasks: (
-        spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect())
+    from tailrace.spark.tasks import results_of  # noqa: PLC0415 - PySpark
+
+    return lambda tasks: results_of(spark, run_task, tasks)
 
 
 @final
@@ -169,7 +175,7 @@ class ArchiveJob:
         """Segments with a manifest, in order."""
         self._versions: dict[int, str] = {}
         """Version of the manifest of each segment that this job may write, as it was when the job looked."""
-        self._began_ns = 0  # when the tasks that run now were started
+        self._began_ns: dict[int, int] = {}  # when the task of each segment was planned
         self._indexes = Indexes(self._archive)
         self._new_files: list[str] = []
         self.gone: list[int] = []
@@ -275,18 +281,16 @@ class ArchiveJob:
         for manifest in found:
             if manifest.segment in in_log:
                 self._check_is_of(manifest, in_log[manifest.segment])
-        sizes = {one.segment: one.size for one in found}
-        done = _counter(share, sum(sizes.values()))
-        for first in range(0, len(found), self._options.at_once):
-            self._began_ns = self._clock.monotonic_ns()
-            for result in self._run([
-                self._resting(one) for one in found[first : first + self._options.at_once]]):
-                done(sizes[result.task_segment])
+        known = {one.segment: one for one in found}
+        done = _counter(share, sum(one.size for one in found))
+        with closing(self._results(self._resting(one) for one in found)) as results:
+            for result in results:
+                done(known[result.task_segment].size)
                 if result.manifest is None:
                     broken[result.task_segment] = result.problem
                     continue
                 self.checked += 1
-                if result.manifest != next(one for one in found if one.segment == result.task_segment):
+                if result.manifest != known[result.task_segment]:
                     self._write(result.manifest)
         for segment, why in broken.items():
             events.A_SEGMENT_OF_THE_ARCHIVE_IS_DAMAGED.log(_log, segment=segment, cause=why)
@@ -311,18 +315,29 @@ class ArchiveJob:
     ) -> tuple[list[Manifest], list[str]]:
         """Archive or compare segments, and call ``done`` with the size of each.
 
-        Return what was published, and the problems.
+        Return what was published, in the order of the log, and the problems.
         """
         sizes = {file.file_from_offset: file.size for file, _ in waiting}
         made: list[Manifest] = []
         problems: list[str] = []
-        for first in range(0, len(waiting), self._options.at_once):
-            tasks = self._tasks(directory, waiting[first : first + self._options.at_once])
-            self._began_ns = self._clock.monotonic_ns()
-            for result in self._run(tasks):
+        with closing(self._results(self._planned(directory, waiting))) as results:
+            for result in results:
                 self._finish(result, made, problems)
                 done(sizes[result.task_segment])
-        return made, problems
+        return sorted(made, key=lambda one: one.segment), problems
+
+    def _results(self, tasks: Iterable[SegmentTask]) -> Generator[SegmentResult, None, None]:
+        """Run tasks. When this generator is closed, so is that of the runner, which then ends the tasks that run."""
+        yield from self._run(tasks)
+
+    def _planned(
+        self, directory: StoreDirectory, waiting: Sequence[tuple[MappedFile, Manifest | None]]
+    ) -> Iterator[SegmentTask]:
+        """Plan the tasks of ``at_once`` segments when the first of them is asked for."""
+        for first in range(0, len(waiting), self._options.at_once):
+            for task in self._tasks(directory, waiting[first : first + self._options.at_once]):
+                self._began_ns[task.segment] = self._clock.monotonic_ns()
+                yield task
 
     def _archive_open(self) -> None:
         """Archive a range of the first segment that is not sealed."""
@@ -359,14 +374,14 @@ class ArchiveJob:
             self._store, self._config, self._archive.location, file.path, found.start, size, tuple(wanted),
             tuple(np.bincount(named[:, 2], minlength=len(wanted)).tolist()), self._options.piece_bytes,
             self._options.verify, within=file.file_from_offset)
-        self._began_ns = self._clock.monotonic_ns()
+        self._began_ns[task.segment] = self._clock.monotonic_ns()
         for result in self._run([task]):
             if result.gone:
                 return
             if result.manifest is None:
                 raise StoreError(f"segment {file.file_from_offset} from {found.start}: {result.problem}")
             manifest = replace(result.manifest, archived_at=self._clock.now_ms())
-            self._check_time(file.file_from_offset)
+            self._check_time(found.start)
             self._archive.publish(list(zip(result.staged, (one.path for one in manifest.files), strict=True)))
             try:
                 write_manifest(self._archive, manifest, OPEN)
@@ -456,7 +471,8 @@ class ArchiveJob:
 
     def _check_time(self, segment: int) -> None:
         """Raise StoreError if another job may soon take the files of a task for left over."""
-        if self._archive.remote and self._clock.monotonic_ns() - self._began_ns > _ATTEMPT_MAX_NS:
+        took_ns = self._clock.monotonic_ns() - self._began_ns.pop(segment)
+        if self._archive.remote and took_ns > _ATTEMPT_MAX_NS:
             raise StoreError(
                 f"segment {segment}: its task took more than {_ATTEMPT_MAX_NS // 3600_000_000_000} hours, so it is not "
                 f"published in {self._archive.location}; run the job again")
@@ -591,7 +607,5 @@ def archive_store(
     config: StoreConfig | None = None, progress: Callable[[Manifest], None] | None = None,
 ) -> list[Manifest]:
     """Archive the sealed segments that are not in the archive. Return what was published. See ``ArchiveJob``."""
-    with ArchiveJob(
-        store, archive, spark_runner(spark), options=options, config=config, progress=progress
-    ) as job:
+    with ArchiveJob(store, archive, spark_runner(spark), options=options, config=config, progress=progress) as job:
         return job.step()

@@ -93,7 +93,9 @@ def local_runner(file_system: FileSystem) -> Runner:
 
 def spark_runner(spark: Any) -> Runner:
     """Return a runner with a Spark task for each segment. All executors need archive and tables at the same paths."""
-    return lambda tasks: spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect()
+    from tailrace.spark.tasks import all_of  # noqa: PLC0415 - PySpark
+
+    return lambda tasks: all_of(spark, run_task, tasks)
 
 
 @final

@@ -36,7 +36,9 @@ def local_runner(run: Callable[[RewriteTask], RewriteResult]) -> Rewriter:
 
 def spark_runner(spark: Any, run: Callable[[RewriteTask], RewriteResult]) -> Rewriter:
     """Return a runner with a Spark task for each task. All executors need the tables at the same paths."""
-    return lambda tasks: spark.sparkContext.parallelize(tasks, max(len(tasks), 1)).map(run).collect()
+    from tailrace.spark.tasks import all_of  # noqa: PLC0415 - PySpark
+
+    return lambda tasks: all_of(spark, run, tasks)
 
 
 def data_files(table: LakeTable, row_filter: Any = None) -> list[DataFile]:

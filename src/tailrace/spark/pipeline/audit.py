@@ -8,22 +8,27 @@
   4  rest      on the driver: units and entries that belong to no segment, checkpoint, config files, lists of
                timers and the wheel
 
-The directory is read once and this view is sent to the tasks. Findings of segments stay in Spark, so there may be
-many. The driver keeps two numbers for each run of units of a segment.
+The directory is read once and this view is sent to the tasks. Findings of segments stay in Spark, on the disks of the
+executors, so there may be many. The driver keeps two numbers for each run of units of a segment.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+
+import pyarrow as pa
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.kernels.shared import constants as C
 from tailrace.node.synced_directory import open_synced
 from tailrace.segments import MappedFile
+from tailrace.spark.tasks import all_of, task_frame
 from tailrace.store.compaction.verification import compaction_findings
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.index_verification import (
@@ -62,7 +67,6 @@ from tailrace.timer.verification import (
 )
 
 if TYPE_CHECKING:
-    from pyspark import RDD, Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["Audit", "audit"]
@@ -71,6 +75,12 @@ Tell = Callable[[str], None]
 _Look = tuple[StoreDirectory, list[MappedFile]]
 _SCHEMA: Final = (
     "step int, at bigint, number bigint, kind string, file string, position bigint, detail string")
+_TASK_SCHEMA: Final = f"{_SCHEMA}, segment bigint, part binary"
+_TASK_ROWS: Final = pa.schema([
+    ("step", pa.int32()), ("at", pa.int64()), ("number", pa.int64()), ("kind", pa.string()), ("file", pa.string()),
+    ("position", pa.int64()), ("detail", pa.string()), ("segment", pa.int64()), ("part", pa.binary())])
+"""What a task yields: rows of findings, and one row with the part."""
+_BATCH: Final = 4096
 _ODD, _LOG, _REST = 0, 1, 2
 
 
@@ -115,19 +125,18 @@ def audit(
 ) -> Audit:
     """Audit a directory without changing it. Raises NotAStoreError."""
     directory = _opened(path, config, tell)
-    context = spark.sparkContext
     files = directory.index_files()
-    look = context.broadcast((directory, files))
+    look = directory, files
     tell(f"{len(directory.log_files)} segments, {len(files)} index files")
-    checks = context.parallelize(range(len(files)), max(len(files), 1)).map(
-        lambda number: check_index_file(
-            look.value[0].config, look.value[1][number], number,
-            grows=look.value[0].is_live and number == len(files) - 1)).collect()
+    config_of, is_live, last = directory.config, directory.is_live, len(files) - 1
+    checks = all_of(
+        spark, lambda one: check_index_file(config_of, one[1], one[0], grows=is_live and one[0] == last),
+        enumerate(files))
     blocks = [block for check in checks for block in check.blocks]
     timers, odd_timers = timer_files(directory)
-    timer_checks = context.parallelize(range(len(timers)), max(len(timers), 1)).map(
-        lambda number: check_timer_file(
-            look.value[0], timers[number], last=number == len(timers) - 1)).collect()
+    last_timer = len(timers) - 1
+    timer_checks = all_of(
+        spark, lambda one: check_timer_file(directory, one[1], last=one[0] == last_timer), enumerate(timers))
     tasks = [
         _Task(number, low, high, [b for b in blocks if b.low < high and b.high >= low],
               indexed_until(directory, blocks))
@@ -141,8 +150,7 @@ def audit(
              for task in tasks if parts[task.number].ranges() != walk.used.get(task.number, [])]
     if again:
         tell(f"{len(again)} segments are cut by damage and are verified again")
-        wrong = {task.number for task in again}
-        found = found.filter(lambda item: item[0] not in wrong)
+        found = found.where(f"segment NOT IN ({', '.join(str(task.number) for task in again)})")
         more = _run(spark, look, again)
         parts |= _parts(more)
         found = found.union(more)
@@ -164,9 +172,7 @@ def audit(
         *(() if directory.is_live else compaction_findings(directory.file_system, directory.path)),
     ]
     rows += [(_REST, 0, number, *finding) for number, finding in enumerate(rest)]
-    frame = spark.createDataFrame(
-        found.filter(lambda item: not isinstance(item[1], _Part)).map(lambda item: item[1]),
-        _SCHEMA, verifySchema=False)
+    frame = found.where("part IS NULL").select(*_TASK_ROWS.names[:-2])
     if rows:
         frame = frame.union(spark.createDataFrame(rows, _SCHEMA, verifySchema=False))
     kinds = Counter(row[3] for row in rows)
@@ -189,17 +195,28 @@ def _opened(path: str, config: StoreConfig | None, tell: Tell) -> StoreDirectory
     return directory
 
 
-def _run(spark: SparkSession, look: Broadcast[_Look], tasks: list[_Task]) -> RDD[Any]:
-    """Return (segment, finding row or part) of some segments, kept on the disks of the executors."""
+def _run(spark: SparkSession, look: _Look, tasks: list[_Task]) -> DataFrame:
+    """Return findings and part of some segments, kept on the disks of the executors."""
     from pyspark import StorageLevel  # noqa: PLC0415 - with a session alone
 
-    found = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(
-        lambda task: ((task.number, item) for item in _verify_segment(look.value, task)))
-    return found.persist(StorageLevel.DISK_ONLY)
+    return task_frame(spark, lambda task: _batches(look, task), tasks, _TASK_SCHEMA).persist(StorageLevel.DISK_ONLY)
 
 
-def _parts(found: RDD[Any]) -> dict[int, _Part]:
-    return dict(found.filter(lambda item: isinstance(item[1], _Part)).collect())
+def _parts(found: DataFrame) -> dict[int, _Part]:
+    return {
+        row["segment"]: pickle.loads(row["part"])
+        for row in found.where("part IS NOT NULL").select("segment", "part").collect()}
+
+
+def _batches(look: _Look, task: _Task) -> Iterator[pa.RecordBatch]:
+    """Yield what ``_verify_segment`` yields, as Arrow batches."""
+    rows = (
+        (*[None] * 7, task.number, pickle.dumps(item, 5)) if isinstance(item, _Part) else (*item, task.number, None)
+        for item in _verify_segment(look, task))
+    while held := list(islice(rows, _BATCH)):
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(zip(*held, strict=True), _TASK_ROWS, strict=True)],
+            schema=_TASK_ROWS)
 
 
 def _verify_segment(look: _Look, task: _Task) -> Iterator[Any]:

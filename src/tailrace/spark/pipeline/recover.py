@@ -29,6 +29,7 @@ from tailrace.spark.pipeline.staging import (
     read_staged,
     stage_segment,
 )
+from tailrace.spark.tasks import all_of
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.walk.log_walk import NextOf
@@ -92,9 +93,8 @@ class SparkScan:
             if start < file.file_from_offset + file.size
         ]
         self._tell(f"{len(segments)} segments from {start} on are scanned")
-        staged = self._spark.sparkContext.parallelize(segments, max(len(segments), 1)).map(
-            lambda segment: stage_segment(staging, segment, max(start, segment[1]), until, check)
-        ).collect()
+        staged = all_of(
+            self._spark, lambda one: stage_segment(staging, one, max(start, one[1]), until, check), segments)
         records, size = sum(one.records for one in staged), sum(one.length for one in staged)
         self._tell(f"{records} records are staged in {size} bytes, now they are installed")
         pieces = _StagedPieces(staged, until, check, self._tell)

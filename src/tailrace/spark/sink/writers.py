@@ -23,6 +23,7 @@ from tailrace.spark.sink.commit import StagedFile, checkpoint_of, commit_batch, 
 from tailrace.spark.sink.options import WriteOptions, local_checkpoint
 from tailrace.spark.sink.publish import Numbered, Publisher, requests_of
 from tailrace.spark.sink.rows import messages_of, staged
+from tailrace.spark.workers import Portable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +44,7 @@ class _Staged(WriterCommitMessage):
         self.file, self.checkpoint = file, checkpoint
 
 
-class TailraceBatchWriter(DataSourceArrowWriter):
+class TailraceBatchWriter(Portable, DataSourceArrowWriter):
     """Each task sends its rows at least once: a task that fails is run again from its start."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -63,7 +64,7 @@ class TailraceBatchWriter(DataSourceArrowWriter):
         return _Staged(None)
 
 
-class TailraceStreamWriter(DataSourceStreamArrowWriter):
+class TailraceStreamWriter(Portable, DataSourceStreamArrowWriter):
     """Tasks stage rows below the checkpoint; ``commit`` sends them once. See ``spark.sink.commit``."""
 
     def __init__(self, options: WriteOptions) -> None:

@@ -12,11 +12,12 @@ from tailrace.spark.source.filters import Bounds, bounds_of
 from tailrace.spark.source.offsets import batch_ranges, open_directories
 from tailrace.spark.source.options import STREAM_ONLY, ReadOptions
 from tailrace.spark.source.scan import plan_tasks, read_task
+from tailrace.spark.workers import Portable
 
 __all__ = ["FilteringBatchReader", "TailraceBatchReader"]
 
 
-class TailraceBatchReader(DataSourceReader):
+class TailraceBatchReader(Portable, DataSourceReader):
     """Reads a row for every message that has a queue unit and that the options select."""
 
     def __init__(self, options: ReadOptions) -> None:

@@ -21,6 +21,7 @@ from tailrace.spark.source.broker_scan import BrokerTask, plan_broker_tasks, rea
 from tailrace.spark.source.broker_stream import BrokerStream
 from tailrace.spark.source.brokers import Brokers, broker_batch_ranges
 from tailrace.spark.source.options import BATCH_ONLY, STREAM_ONLY, BrokerOptions, ReadOptions
+from tailrace.spark.workers import Portable
 
 __all__ = ["BrokerBatchReader", "BrokerStreamReader"]
 
@@ -30,7 +31,7 @@ def _brokers(options: ReadOptions) -> BrokerOptions:
     return options.brokers
 
 
-class BrokerBatchReader(DataSourceReader):
+class BrokerBatchReader(Portable, DataSourceReader):
     """Reads a row for every message that brokers serve and that the options select."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -52,7 +53,7 @@ class BrokerBatchReader(DataSourceReader):
             yield from read_broker_task(partition, self._options)
 
 
-class BrokerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class BrokerStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Batches of messages by offsets of queues of brokers. The constructor never raises, as that of a directory."""
 
     def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:

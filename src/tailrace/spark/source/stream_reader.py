@@ -33,6 +33,7 @@ from tailrace.spark.source.offsets import (
 )
 from tailrace.spark.source.options import BATCH_ONLY, ReadOptions
 from tailrace.spark.source.scan import plan_tasks, read_task
+from tailrace.spark.workers import Portable
 from tailrace.store.retention.min_offsets import LogicalMin, read_minima
 
 __all__ = ["TailraceStreamReader"]
@@ -40,7 +41,7 @@ __all__ = ["TailraceStreamReader"]
 Kept = list[tuple[bool, Mapping[tuple[str, int], LogicalMin]]]
 
 
-class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TailraceStreamReader(Portable, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Batches of messages by offsets of queues.
 
     The constructor never raises, because Spark would report another error instead.
