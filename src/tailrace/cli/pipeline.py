@@ -35,10 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Conf", "Job", "Master", "audit", "need_spark", "rebuild", "recover_store", "replay", "run_job"]
 
-_MASTERS = r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn"
+_MASTERS = r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s|sc)://.+|yarn"
 
 Master = Annotated[
-    str, typer.Option("--master", metavar="URL", help="The Spark master, as for spark-submit.")]
+    str, typer.Option("--master", metavar="URL", help="The Spark master, as for spark-submit, or sc://HOST:PORT: Spark "
+                      "Connect.")]
 Conf = Annotated[
     Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
@@ -91,7 +92,7 @@ def run_job(
     """
     settings = {}
     if not re.fullmatch(_MASTERS, master):
-        raise usage(f"--master {master} is not local[N], spark://HOST:PORT, yarn or k8s://URL")
+        raise usage(f"--master {master} is not local[N], spark://HOST:PORT, sc://HOST:PORT, yarn or k8s://URL")
     for item in conf or []:
         key, separator, value = item.partition("=")
         if not separator or not key.startswith("spark."):
@@ -105,17 +106,25 @@ def run_job(
         from pyspark.logger import PySparkLogger  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
-        from tailrace.spark.session import local_session, spark_reason  # noqa: PLC0415
+        from tailrace.spark.session import (  # noqa: PLC0415
+            CONNECT,
+            connect_session,
+            local_session,
+            spark_reason,
+        )
 
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it repeats the error messages
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        if stage_bar and sys.stderr.isatty():
+        if stage_bar and sys.stderr.isatty() and not master.startswith(CONNECT):
             settings.setdefault("spark.ui.showConsoleProgress", "true")
         spark: Session | None = None
         mine = SparkSession.getActiveSession() is None
         try:
-            spark = local_session(master, app_name=f"tailrace {name}", conf=settings)
+            if master.startswith(CONNECT):
+                spark = connect_session(master, conf=settings)
+            else:
+                spark = local_session(master, app_name=f"tailrace {name}", conf=settings)
             yield Job(name, spark, as_json=as_json)
         except (StoreError, OSError, typer.Exit):
             raise

@@ -1,26 +1,30 @@
 """``tailrace pipeline archive`` and ``restore``: sealed segments are written to Parquet, and back."""
 
+import re
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Optional
 
 import typer
 
-from tailrace.cli.arguments import AsJson, Config, Store, duration, errors, read_properties, usage
+from tailrace.cli import completion
+from tailrace.cli.arguments import AsJson, Config, duration, errors, read_properties, usage
 from tailrace.cli.output import Progress, show
 from tailrace.cli.pipeline import Conf, Job, Master, need_spark, run_job
+from tailrace.cli.problems import explained
 from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 
 if TYPE_CHECKING:
-    from tailrace.spark.archive.job import ArchiveJob
+    from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions
     from tailrace.spark.lake.bodies.topics import TopicSchemas
     from tailrace.spark.lake.catalogue import Lake
     from tailrace.spark.lake.job import LakeReport
@@ -31,8 +35,18 @@ __all__ = ["Archive", "archive", "place_of_archive", "restore"]
 Archive = Annotated[str, typer.Argument(
     metavar="ARCHIVE", help="One store's archive: a directory, or s3://BUCKET/PREFIX?endpoint=URL&region=NAME.")]
 
+Stores = Annotated[list[Path], typer.Argument(
+    metavar="STORE...", help="A store directory, or several in one job.", autocompletion=completion.stores)]
+Archives = Annotated[str, typer.Argument(
+    metavar="ARCHIVE", help="The archive: a directory, or s3://BUCKET/PREFIX?endpoint=URL&region=NAME. Each of several "
+    "stores has its archive below it, in a directory with its name.")]
+Names = Annotated[
+    str, typer.Option("--names", metavar="LIST", help="Names of several stores; default: those of the directories.")]
+
 PERIOD_MIN_MS = 100
 _LAG_MIN_MS = 1_000
+_STORES = 16
+"""How many stores are archived at a time, unless the command follows."""
 Verify = Annotated[
     Optional[bool],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option(
@@ -61,8 +75,9 @@ SystemTopics = Annotated[
 
 
 def archive(
-    store: Store,
-    target: Archive,
+    stores: Stores,
+    target: Archives,
+    names: Names = "",
     follow: Annotated[
         bool, typer.Option("--follow", help="Keep running, and archive each segment when it is sealed.")] = False,
     every: Annotated[
@@ -88,7 +103,7 @@ def archive(
 
     Each segment has a manifest. Segments that are in the archive are skipped, unless one of their files is missing.
     The last file of the log is still written and needs --lag, and is archived again when it is sealed. The exit code is
-    1 if a segment could not be archived or stays damaged.
+    1 if a segment could not be archived or stays damaged. A store that fails does not stop the others.
 
     Nothing in STORE changes.
     """
@@ -96,40 +111,112 @@ def archive(
         raise usage("--accept-missing needs --verify")
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
+    each = _places(stores, target, names, table)
     needs_table = system_topics or types is not None or catalog != "tailrace"
     _check_table(table, verify=verify is not False, needs_table=needs_table)
     period_ms, lag_ms = _times(every, lag)
     with errors():
         need_spark()
-        from tailrace.spark.archive.job import (  # noqa: PLC0415 - PyArrow
-            ArchiveJob,
-            ArchiveOptions,
-            check_places,
-            spark_runner,
-        )
+        from tailrace.spark.archive.job import ArchiveOptions, check_places  # noqa: PLC0415 - PyArrow
 
-        check_places(str(store), target)
+        checked = stores if len(stores) == 1 else []  # one of several that fails does not stop the others
+        for store in checked:
+            check_places(str(store), target)
         properties = read_properties(config)
         schemas = None if types is None else _schemas(types)
         lake = _lake(target, table, catalog, properties, system_topics=system_topics) if table else nullcontext()
     signals = _set_by_signals() if follow else nullcontext(threading.Event())
     with (
-        lake as tables, run_job("archive", master, conf, [store], as_json=as_json, stage_bar=follow) as job,
+        lake as tables, run_job("archive", master, conf, checked, as_json=as_json, stage_bar=follow) as job,
         signals as ended,
     ):
-        settings, width = StoreConfig.from_properties(properties), job.spark.sparkContext.defaultParallelism
-        done = _Archived(job)
-        with ArchiveJob(
-            str(store), target, spark_runner(job.spark), config=settings, progress=done.add,
-            options=ArchiveOptions(
-                piece_bytes=piece_mib << 20, at_once=width, verify=verify is not False,
-                lag_ms=lag_ms if follow else min(lag_ms, 1), tables=(catalog, table) if table else ("", "")),
-        ) as archiving:
-            adding = None if tables is None else _Adding(
-                job, store, target, tables, settings, BrokerConfig.from_properties(properties), width, schemas)
-            failed = _follow(archiving, adding, done, period_ms / 1_000, ended) if follow else _once(
-                archiving, adding, done, verify=verify is True, accept_missing=accept_missing)
-        done.report(archiving, adding, failed)
+        from tailrace.spark.tasks import parallelism  # noqa: PLC0415 - PySpark
+
+        settings, width = StoreConfig.from_properties(properties), parallelism(job.spark)
+        options = ArchiveOptions(
+            piece_bytes=piece_mib << 20, at_once=width, verify=verify is not False,
+            lag_ms=lag_ms if follow else min(lag_ms, 1), tables=(catalog, table) if table else ("", ""))
+        step: _Step = partial(_follow, every=period_ms / 1_000, ended=ended) if follow else partial(
+            _once, verify=verify is True, accept_missing=accept_missing, bar=len(each) == 1)
+        adding = None if tables is None else partial(
+            _Adding, job, stores[0], target, tables, settings, BrokerConfig.from_properties(properties), width, schemas)
+        run = partial(_archive_store, job, options, settings, step, adding)
+        _report_all(job, _archive_all(job, each, run, follow=follow) if len(each) > 1 else [run(each[0])])
+
+
+class _Place(NamedTuple):
+    """A store and its archive; ``name`` is empty if it is the only one."""
+
+    store: Path
+    target: str
+    name: str
+
+
+def _places(stores: list[Path], target: str, names: str, table: str) -> list[_Place]:
+    """Return the archive of each store. Raises usage errors for several stores with tables or with unfit names."""
+    if len(stores) == 1:
+        if names:
+            raise usage("--names needs several stores")
+        return [_Place(stores[0], target, "")]
+    if table:
+        raise usage("--table needs a single STORE: run a job for each, with its brokerName in --config")
+    found = names.split(",") if names else [store.absolute().name for store in stores]
+    if len(found) != len(stores):
+        raise usage(f"--names {names} has {len(found)} names for {len(stores)} stores")
+    for name in found:
+        if not re.fullmatch(r"[\w%.-]+", name) or name.startswith(("_", ".")) or found.count(name) > 1:
+            raise usage(
+                f"the name {name!r} is not the name of one store: give each one another name with --names, of letters, "
+                "digits and -")
+    place, mark, query = target.partition("?") if target.startswith("s3://") else (target, "", "")
+    return [
+        _Place(store, f"{place.rstrip('/')}/{name}{mark}{query}", name)
+        for store, name in zip(stores, found, strict=True)]
+
+
+_Step = Callable[["ArchiveJob", "_Adding | None", "_Archived"], str]
+"""Archives, and returns the errors as text."""
+
+
+def _archive_store(
+    job: Job, options: "ArchiveOptions", settings: StoreConfig, step: _Step,
+    make_adding: "Callable[[], _Adding] | None", place: _Place,
+) -> dict[str, Any]:
+    """Archive a store, and return its report."""
+    from tailrace.spark.archive.job import ArchiveJob, spark_runner  # noqa: PLC0415 - PyArrow
+
+    done = _Archived(job, place.name)
+    with ArchiveJob(
+        str(place.store), place.target, spark_runner(job.spark), config=settings, progress=done.add, options=options,
+    ) as archiving:
+        adding = None if make_adding is None else make_adding()
+        failed = step(archiving, adding, done)
+    return done.report(archiving, adding, failed)
+
+
+def _archive_all(
+    job: Job, each: list[_Place], run: Callable[[_Place], dict[str, Any]], *, follow: bool
+) -> list[dict[str, Any]]:
+    """Archive stores beside each other, and return their reports by name. One that fails does not stop the others."""
+    from tailrace.env.read_ahead import as_finished  # noqa: PLC0415 - the start of the command needs no threads
+    from tailrace.spark.session import spark_reason  # noqa: PLC0415 - PySpark
+
+    def attempt(place: _Place) -> dict[str, Any]:
+        try:
+            return run(place)
+        except (StoreError, OSError) as error:
+            reason = explained(error)
+        except Exception as error:
+            found = spark_reason(error)
+            if found is None:
+                raise
+            reason = found
+        job.tell(f"{place.name}: {reason}")
+        return {"store": place.name, "error": reason}
+
+    return sorted(
+        as_finished(attempt, each, len(each) if follow else min(len(each), _STORES), job.spark.interruptAll),
+        key=lambda one: str(one["store"]))
 
 
 def _check_table(table: str, *, verify: bool, needs_table: bool) -> None:
@@ -176,11 +263,19 @@ def _schemas(path: Path) -> "TopicSchemas":
     return TopicSchemas(str(path.absolute()), OsFileSystem())
 
 
+def _report_all(job: Job, reports: list[dict[str, Any]]) -> None:
+    """Print reports. Raises typer.Exit with code 1 if one has an error."""
+    job.report(*reports)
+    if any(one["error"] for one in reports):
+        raise typer.Exit(1)
+
+
 class _Archived:
     """The segments that a run has archived, for its progress and its report."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, name: str = "") -> None:
         self._job = job
+        self._name = name
         self._done: list[Manifest] = []
         self._ranges: list[Manifest] = []
         self._lag_ms = 0
@@ -189,7 +284,7 @@ class _Archived:
     def add(self, manifest: "Manifest") -> None:
         """Print a segment."""
         self._done.append(manifest)
-        self._job.tell(
+        self.tell(
             f"segment {manifest.segment}: {manifest.messages} messages, {len(manifest.files)} files"
             f"{', verified' if manifest.verified else ''}")
 
@@ -198,25 +293,24 @@ class _Archived:
         self._lag_ms = max(self._lag_ms, archiving.lag_ms)
         for one in archiving.ranges:
             self._ranges.append(one)
-            self._job.tell(
+            self.tell(
                 f"the last segment up to {one.until}: {one.messages} messages, the oldest stored "
                 f"{archiving.lag_ms / 1_000:.1f} s ago")
 
     def tell(self, text: str) -> None:
-        """Print a line."""
-        self._job.tell(text)
+        """Print a line, which begins with the name of the store if there are several."""
+        self._job.tell(f"{self._name}: {text}" if self._name else text)
 
-    def report(self, archiving: "ArchiveJob", adding: "_Adding | None", failed: str) -> None:
-        """Print the report. Raises typer.Exit with code 1 if something failed."""
+    def report(self, archiving: "ArchiveJob", adding: "_Adding | None", failed: str) -> dict[str, Any]:
+        """Print what failed, and return the report."""
         took = time.perf_counter() - self._began  # noqa: TID251
         if failed:
-            self._job.tell(failed)
-        self._job.report({
+            self.tell(failed)
+        return {
+            **({"store": self._name} if self._name else {}),
             **_report(self._done, archiving, took, failed), "ranges": len(self._ranges),
             "messagesOfRanges": sum(one.messages for one in self._ranges), "lagSeconds": round(self._lag_ms / 1_000, 3),
-            **({} if adding is None else adding.figures())})
-        if failed:
-            raise typer.Exit(1)
+            **({} if adding is None else adding.figures())}
 
 
 class _Adding:
@@ -262,19 +356,19 @@ class _Adding:
 
 
 def _once(
-    archiving: "ArchiveJob", adding: _Adding | None, done: _Archived, *, verify: bool, accept_missing: bool
+    archiving: "ArchiveJob", adding: _Adding | None, done: _Archived, *, verify: bool, accept_missing: bool, bar: bool
 ) -> str:
     """Verify the archive if ``verify``, then archive the sealed segments; return the errors as text."""
     failed = []
     try:
         if verify:
             with Progress("verify the archive") as progress:
-                archiving.verify(accept_missing=accept_missing, share=progress)
+                archiving.verify(accept_missing=accept_missing, share=progress if bar else None)
     except (StoreError, OSError) as error:
         failed.append(str(error))
     try:
         with Progress("archive") as progress:
-            archiving.step(progress)
+            archiving.step(progress if bar else None)
         done.add_ranges(archiving)
     except (StoreError, OSError) as error:
         failed.append(str(error))
