@@ -20,6 +20,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.store.archive_manifest import list_manifests
 from tailrace.store.archive_store import PosixArchive
 
 pytestmark = pytest.mark.spark
@@ -181,6 +182,71 @@ def test_a_resting_archive_is_verified_by_its_command(spark, tmp_path):
     assert code == 1
     assert f"file={part}" in report["error"]
     assert "the log no longer has the segment" in told
+
+
+def test_of_several_stores_one_that_fails_does_not_stop_the_others(spark, tmp_path):
+    for name in "ab":
+        fill(tmp_path / name, 0, 200)
+    stores = [str(tmp_path / name) for name in ("a", "none", "b")]
+
+    def run(*more):
+        done = CliRunner().invoke(app, ["pipeline", "archive", *stores, str(tmp_path / "archive"), *more])
+        return done.exit_code, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+    code, reports, told = run()
+    assert code == 1
+    assert [(one["store"], one.get("segments")) for one in reports] == [("a", 3), ("b", 3), ("none", None)]
+    assert [one["error"] for one in reports[:2]] == ["", ""]
+    assert "is not a store directory" in reports[2]["error"]
+    assert f"tailrace pipeline archive: none: {reports[2]['error']}" in told
+    assert "tailrace pipeline archive: a: segment 0: " in told
+    fill(tmp_path / "none", 0, 200)
+    code, reports, _ = run()
+    assert code == 0
+    assert [(one["store"], one["segments"]) for one in reports] == [("a", 0), ("b", 0), ("none", 3)]
+    code, reports, _ = run("--names", "x,y,z", "--verify")
+    assert (code, [one["segments"] for one in reports]) == (0, [3, 3, 3])
+    assert sorted(path.name for path in (tmp_path / "archive").iterdir()) == ["a", "b", "none", "x", "y", "z"]
+
+
+def test_a_segment_whose_task_fails_in_spark_does_not_hold_back_the_others(spark, tmp_path, monkeypatch):
+    """The task that reads the second segment ends its worker, as one that needs too much memory."""
+    from tailrace.spark.archive import job as jobs
+    from tailrace.spark.archive.task import run_task
+
+    path, archive = tmp_path / "s", tmp_path / "a"
+    fill(path, 0, 300)
+
+    def dies(task):
+        if task.segment == SEGMENT:
+            os._exit(1)
+        return run_task(task)
+
+    monkeypatch.setattr(jobs, "run_task", dies)
+    done = CliRunner().invoke(app, ["pipeline", "archive", str(path), str(archive)])
+    assert done.exit_code == 1
+    assert "tailrace: pipeline archive: " in done.stderr
+    made = list_manifests(PosixArchive(str(archive)))
+    assert SEGMENT not in made
+    assert len(made) == len(list((path / "commitlog").iterdir())) - 2
+    monkeypatch.undo()
+    done = CliRunner().invoke(app, ["pipeline", "archive", str(path), str(archive)])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout.splitlines()[-1])["segments"] == 1
+
+
+@pytest.mark.parametrize(("stores", "options", "told"), [
+    (["s"], ["--names", "x"], "--names needs several stores"),
+    (["s", "t"], ["--names", "x"], "--names x has 1 names for 2 stores"),
+    (["s", "x/s"], [], "the name 's' is not the name of one store: give each one another name with --names"),
+    (["s", "t"], ["--names", "x,../y"], "the name '../y' is not the name of one store"),
+    (["s", "t"], ["--table", "lake"], "--table needs a single STORE"),
+])
+def test_names_of_stores_are_refused_before_spark_starts(tmp_path, stores, options, told):
+    done = CliRunner().invoke(
+        app, ["pipeline", "archive", *(str(tmp_path / one) for one in stores), str(tmp_path / "a"), *options])
+    assert done.exit_code == 2
+    assert told in done.stderr
 
 
 def test_a_topic_is_a_table_after_the_command_also_while_it_follows(spark, tmp_path):

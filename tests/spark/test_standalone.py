@@ -2,14 +2,12 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import textwrap
-import threading
-from pathlib import Path
 
 import pytest
+from spark_daemons import master_and_workers
 
 from tailrace.config import StoreConfig
 from tailrace.model import Message
@@ -42,65 +40,11 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
-class Daemon:
-    """A process of Spark's, with the first line of its log that matches."""
-
-    def __init__(self, home: Path, name: str, *arguments: str) -> None:
-        from tailrace.spark.session import find_java_home
-
-        environment = {
-            **os.environ, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_DAEMON_MEMORY": "512m", "JAVA_HOME": str(find_java_home())}
-        self.lines: list[str] = []
-        self._found = threading.Event()
-        self._pattern = re.compile("$^")
-        self.process = subprocess.Popen(
-            [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{name}", *arguments],
-            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self._reader = threading.Thread(target=self._read, daemon=True)
-
-    def _read(self) -> None:
-        for line in self.process.stdout:
-            self.lines.append(line)
-            if self._pattern.search(line):
-                self._found.set()
-        self._found.set()
-
-    def wait_for(self, pattern: str) -> re.Match[str]:
-        """The first line that matches; the test's own limit of time applies."""
-        self._pattern = re.compile(pattern)
-        if not self._reader.is_alive() and not self.lines:
-            self._reader.start()
-        self._found.wait(240)
-        for line in self.lines:
-            if match := self._pattern.search(line):
-                return match
-        raise AssertionError("".join(self.lines[-40:]))
-
-    def stop(self) -> None:
-        self.process.terminate()
-        self.process.wait(60)
-        if self._reader.ident is not None:
-            self._reader.join(60)
-        self.process.stdout.close()
-
-
 @pytest.fixture
 def cluster(spark_home, tmp_path):
     """A master and a worker on loopback, on ports that the system chose."""
-    (tmp_path / "work").mkdir()
-    running = [Daemon(spark_home, "master.Master", "--host", "127.0.0.1", "--port", "0",
-                      "--webui-port", "0")]
-    try:
-        master = running[0].wait_for(r"Starting Spark master at (spark://127\.0\.0\.1:\d+)")[1]
-        running.append(Daemon(
-            spark_home, "worker.Worker", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0",
-            "--cores", "2", "--memory", "1g", "--work-dir", str(tmp_path / "work"), master))
-        running[1].wait_for("Successfully registered with master")
+    with master_and_workers(spark_home, tmp_path / "work", 1) as (master, _):
         yield master
-    finally:
-        for one in reversed(running):
-            one.stop()
 
 
 @pytest.mark.long
@@ -122,4 +66,4 @@ def test_a_standalone_cluster_reads_a_store(cluster, spark_home, tmp_path):
     assert found["python"] == [sys.executable]
     assert found["executors"] == 1
     assert found["master"] == cluster
-    assert list((tmp_path / "work").glob("app-*/0/stderr")), "the worker's executor did the work"
+    assert list((tmp_path / "work").glob("0/app-*/0/stderr")), "the worker's executor did the work"
