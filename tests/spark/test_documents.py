@@ -38,8 +38,7 @@ def test_the_source_the_stream_its_lag_and_the_sink(spark, tmp_path, tailrace_br
             code = code.replace(old, new)
         exec(compile(code, "spark.md", "exec"), names)
 
-    read, registered, explained, stream, lag, sink, batch, cluster = programs("how-to/data/spark.md")
-    assert "spark://" in cluster  # test_standalone.py has it
+    read, registered, explained, stream, lag, sink, batch = programs("how-to/data/spark.md")
     run(read)
     assert re.search(r"even\|\s+10\|", capsys.readouterr().out)
     run(registered)

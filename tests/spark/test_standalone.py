@@ -1,4 +1,4 @@
-"""A standalone cluster as docs/how-to/data/spark.md sets it up: master and worker in processes of their own."""
+"""A standalone cluster as docs/how-to/data/spark.md says: master and worker in processes of their own."""
 
 import json
 import os
