@@ -66,10 +66,10 @@ def run_tasks(
     an executor lacks this package, and the first error of a task after all other tasks have ended.
     """
     waiting = iter(enumerate(tasks))
-    first = next(waiting, None)
-    if first is None:
+    first = list(islice(waiting, 1 if width else 2))
+    if not first:
         return
-    width = width or parallelism(spark)
+    width = width or (parallelism(spark) if len(first) > 1 else 1)
     size = max(width // _JOBS, 1)
     lanes = -(-width // size) + 1  # one more than fill the cluster, which waits while results are taken
     tag = f"tailrace-{SystemEntropy().u64():016x}"
@@ -83,7 +83,7 @@ def run_tasks(
         finally:
             spark.removeTag(tag)
 
-    numbered = chain([first], waiting)
+    numbered = chain(first, waiting)
     jobs = iter(lambda: list(islice(numbered, size)), [])
     failed: Exception | None = None
     in_a_row = 0
