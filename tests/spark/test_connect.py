@@ -54,6 +54,7 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
+@pytest.mark.long
 def test_source_sink_and_jobs_work_over_spark_connect(spark_home, tailrace_broker, tmp_path):
     store = tmp_path / "in"
     with MessageStore.open(str(store), config=CONFIG, parts=StoreParts(services=False)) as opened:

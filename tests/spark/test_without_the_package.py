@@ -38,6 +38,7 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
+@pytest.mark.long
 def test_an_executor_without_the_package_is_one_sentence(spark_home, tmp_path):
     packages = tmp_path / "packages"
     packages.mkdir()
