@@ -92,7 +92,7 @@ long: $(VENV)/.installed $(VENV)/.docs $(VENV)/.audit $(VENV)/.fuzz $(VENV)/.obj
 	$(PY) tools/lane_frames.py
 	$(MAKE) --no-print-directory sanitize
 
-object-store: $(VENV)/.object-store  ## Archives and tables in SeaweedFS, and in versitygw if Go is there, with injected faults; SEED=n
+object-store: $(VENV)/.object-store  ## Archives and tables in SeaweedFS, a server of S3 on loopback, with injected faults; SEED=n
 	TAILRACE_LONG=1 SEED=$(SEED) $(PY) -m pytest -q tests/contract/test_archive_stores.py \
 	  tests/unit/spark/archive/test_object_archive.py tests/unit/spark/lake/test_bucket_tables.py
 
