@@ -1,6 +1,6 @@
 """kill -9 of a master and of its slave, in pairs of Tailrace and RocketMQ.
 
-Each round sends from four threads, kills the master, the slave, or both at once at some moment, looks at both logs,
+Each round sends from four threads, kills the master, the slave, or both together at some moment, looks at both logs,
 starts what was killed again, and waits until the slave has everything. Some rounds do not wait, so that the next kill
 hits a slave that connects or compares. These rules are checked after each kill:
 
@@ -11,8 +11,8 @@ hits a slave that connects or compares. These rules are checked after each kill:
 
 PAIRS=ours/ours,ours/java,java/ours (master/slave; those with java need Maven and a JDK, and are left out without them),
 KILLS=n in each pair, both sides together, SEED=n, FLUSH=ASYNC_FLUSH,SYNC_FLUSH of both brokers. The master is a
-SYNC_MASTER. A seed repeats the choices, not the moments of the kills to the instruction. What a broken rule was found
-in stays on the disk, and its directory is printed.
+SYNC_MASTER. A seed repeats the choices, not the moments of the kills to the instruction. Stores in which a rule was
+broken stay on the disk, and their directory is printed.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Java:
         self._log = root.with_name(f"{root.name}.log")
         self._peer: JavaPeer | None = None
         self.master_port = 0
-        """Port of its master. It is told where that is, because its first question to a name server gets no answer, and
+        """Port of its master. It has that as a setting, because its first question to a name server gets no answer, and
         the next one comes 10 s later."""
 
     def start(self) -> None:

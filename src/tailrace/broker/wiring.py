@@ -203,7 +203,7 @@ class BrokerParts:
         return sum(map(len, self.held))
 
     def _is_notified(self, group: str) -> bool:
-        """Return whether the members of a group are told that its members have changed."""
+        """Return whether the members of a group are notified of a change of its members."""
         config = self.groups.select(group)
         return config is not None and config.notify_consumer_ids_changed_enable
 

@@ -87,7 +87,7 @@ def as_finished(
 
 
 def _first_of(running: set[Future[_R]]) -> Future[_R]:
-    """Take a future that has its result out of ``running``; wait for one if there is none."""
+    """Take a future that has its result out of ``running``; wait for one if no future has."""
     found = next(iter(wait(running, return_when=FIRST_COMPLETED).done))
     running.remove(found)
     return found

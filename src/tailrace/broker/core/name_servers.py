@@ -21,7 +21,7 @@ class _Others(Protocol):
 
 @final
 class NameServers:
-    """What the name servers say. Before the broker serves there are none."""
+    """What the name servers say. Before the broker serves it knows no name server."""
 
     def __init__(self, topics: TopicConfigManager, config: BrokerConfig) -> None:
         self._topics, self._config = topics, config

@@ -38,7 +38,7 @@ __all__ = ["NamedProperties"]
 
 @final
 class NamedProperties:
-    """Checks what users name in properties. There is none without users."""
+    """Checks what users name in properties. It exists only with users."""
 
     def __init__(self, control: AccessControl, clients: ConnectedClients, asked: AskedQuestions) -> None:
         self._control, self._clients, self._asked = control, clients, asked

@@ -27,7 +27,7 @@ import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self, final
 
@@ -49,6 +49,7 @@ from tailrace.spark.archive.open_segment import (
     range_after,
     sealed_segments,
 )
+from tailrace.spark.archive.options import ArchiveOptions
 from tailrace.spark.archive.queue_units import named_in, units_between
 from tailrace.spark.archive.task import (
     SegmentResult,
@@ -84,34 +85,8 @@ _log = get_logger(__name__)
 Runner = Callable[[Iterable[SegmentTask]], Iterable[SegmentResult]]
 """Takes tasks as it has room for them, and returns their results in any order."""
 Share = Callable[[float], None]
-_LEAST_PIECE: Final = 1 << 16
-_MOST_PIECE: Final = 1 << 30
 _ATTEMPT_MAX_NS: Final = 12 * 3600 * 1_000_000_000
 """Time after which a result is not published in an object store: half of that after which its files may be removed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveOptions:
-    """Options of the job: a file holds ``piece_bytes`` of the log, and ``at_once`` segments are planned together.
-
-    With ``lag_ms`` a step also archives what is synced of the segment that is still written, if its oldest message is
-    older than half of this time. 0 leaves that segment out.
-    """
-
-    piece_bytes: int = 64 << 20
-    at_once: int = 2
-    verify: bool = True
-    lag_ms: int = 0
-    tables: tuple[str, str] = ("", "")
-    """Catalogue and namespace of the tables to which the segments are added afterwards."""
-
-    def check(self) -> None:
-        """Raise ConfigError for invalid values."""
-        if not _LEAST_PIECE <= self.piece_bytes <= _MOST_PIECE:
-            raise ConfigError(
-                f"piece_bytes={self.piece_bytes} is not between {_LEAST_PIECE} and {_MOST_PIECE}")
-        if self.at_once < 1:
-            raise ConfigError(f"at_once={self.at_once} is not at least 1")
 
 
 def check_places(store: str, archive: str) -> None:
