@@ -208,7 +208,7 @@ def test_a_slave_whose_next_byte_its_master_has_deleted_is_named_and_keeps_its_l
 
 @pytest.mark.parametrize("pair", ["java/ours"], indirect=True)
 def test_topics_of_a_java_master_are_those_of_its_slave(pair):
-    """H23, H24, H25: 2,001 topics, one that was deleted and created again, one of batch queues that is used immediately."""
+    """H23, H24, H25: 2,001 topics, one deleted and created again, one of batch queues that is used immediately."""
     namesrv, master, slave = pair
     master.start()
     until(lambda: created(namesrv))

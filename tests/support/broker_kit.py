@@ -197,7 +197,7 @@ def make_broker(store, loop, config=None, clock=None, executors=None, control=No
 
 
 def use_control(broker, control):
-    """Make the parts of a broker again, with users, or without them for None. Objects that have the former parts keep them."""
+    """Make the parts of a broker again, with users or with None. Objects that have the former parts keep them."""
     address = broker.addresses.broker
     broker.__init__(
         broker.loop, broker.clock, broker.entropy, broker.store, broker.config, OsFileSystem(), control=control,

@@ -8,8 +8,8 @@ its results are yielded and the next tasks are taken. So a slow task holds back 
 the driver has no more tasks and results in memory than run at a time.
 
 **A task that fails** is tried again by Spark (``spark.task.maxFailures``). If it still fails, its job ends, with the
-other tasks of this job. All other jobs continue, and the error is raised after the last of them. If as many jobs in a row
-fail as run at a time, no further tasks are started: then Spark itself is gone.
+other tasks of this job. All other jobs continue, and the error is raised after the last of them. If as many jobs in a
+row fail as run at a time, no further tasks are started: then Spark itself is gone.
 """
 
 from __future__ import annotations
