@@ -11,8 +11,8 @@ hits a slave that connects or compares. These rules are checked after each kill:
 
 PAIRS=ours/ours,ours/java,java/ours (master/slave; those with java need Maven and a JDK, and are left out without them),
 KILLS=n in each pair, both sides together, SEED=n, FLUSH=ASYNC_FLUSH,SYNC_FLUSH of both brokers. The master is a
-SYNC_MASTER. A seed repeats the choices, not the moments of the kills to the instruction. Stores in which a rule was
-broken stay on the disk, and their directory is printed.
+SYNC_MASTER. A seed repeats the choices, not the moments of the kills to the instruction. After a violation the
+directory of the pair stays, and its path is printed.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class Java:
         self._log = root.with_name(f"{root.name}.log")
         self._peer: JavaPeer | None = None
         self.master_port = 0
-        """Port of its master. It has that as a setting, because its first question to a name server gets no answer, and
-        the next one comes 10 s later."""
+        """Port of its master. It gets this by a request, because its first question to a name server gets no answer,
+        and the next one comes 10 s later."""
 
     def start(self) -> None:
         self._peer = JavaPeer(
@@ -281,7 +281,7 @@ class Pair:
                 thread.join(60)
         for victim in victims:
             self.counts["kills of the master" if victim is self.master else "kills of the slave"] += 1
-        self.counts["kills of both at once"] += len(victims) == 2
+        self.counts["kills of both together"] += len(victims) == 2
         self.counts["rounds"] += 1
         self.counts["rounds with acknowledged messages"] += len(self.acknowledged) > before
         with self._timed("look"):

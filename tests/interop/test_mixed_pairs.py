@@ -1,4 +1,4 @@
-"""Pairs of Tailrace and RocketMQ: what is deleted, topics of every kind, and a consumer at the slave."""
+"""Pairs of Tailrace and RocketMQ: a promotion with timers, the old master that returns, and a silent link."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
 from java_peer import SIZES, free_port, java_name_server, properties, start_java_broker
 from patience import until
+from tcp_link import FROM_TARGET, TO_TARGET, Link
 
 from tailrace import Message, Producer, PullConsumer
 from tailrace.errors import RemotingError
@@ -177,6 +179,90 @@ mixed = pytest.mark.parametrize("pair", ["ours/java", "java/ours"], indirect=Tru
 
 
 @mixed
+def test_after_a_promotion_no_message_is_lost_and_the_old_master_follows(pair):
+    """I1, I5: timers that are due before, during and after it; the old master returns as a slave."""
+    namesrv, master, slave = pair
+    master.start()
+    until(lambda: created(namesrv))
+    slave.start()
+    until(lambda: follows(master))
+    until(lambda: TOPIC in topics(slave.address), 150)  # RocketMQ copies them for the first time after a minute
+    wanted = {b"%d" % number for number in range(50)}
+    with Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
+        for number in range(50):
+            producer.send(Message(topic=TOPIC, body=b"%d" % number), queue_id=0)
+        for delay in ("1s", "10s", "30s", "1h"):
+            producer.send(Message(topic=TOPIC, body=delay.encode(), delay=delay), queue_id=0)
+    until(lambda: bodies(namesrv)[b"1s"] == 1)
+    until(lambda: follows(master))
+    # A read time that the slave copies lags by some seconds.
+    time.sleep(4)
+    master.kill()
+    if isinstance(slave, Ours):
+        slave.kill()
+        slave.command("promote", slave.root, "--config", slave.conf, "--role", "ASYNC_MASTER", "--yes")
+    else:
+        slave.stop()
+        slave.set(**MASTER)
+    slave.start()
+    until(lambda: bodies(namesrv)[b"30s"] >= 1)
+    found = bodies(namesrv)
+    assert wanted | {b"1s", b"10s", b"30s"} == set(found)
+    assert {one: found[one] for one in wanted} == dict.fromkeys(wanted, 1)
+    if isinstance(slave, Ours):
+        assert max(found.values()) == 1, "each timer comes once"
+    with Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
+        for number in range(50, 80):
+            producer.send(Message(topic=TOPIC, body=b"%d" % number), queue_id=0)
+    master.set(**SLAVE)
+    if isinstance(master, Ours):
+        master.command("repair", master.root, "--follow-master", slave.address, "--config", master.conf)
+    master.start()
+    until(lambda: follows(slave))
+    slave.kill()
+    master.kill()
+    assert log_of(master.root) == log_of(slave.root)
+
+
+@mixed
+@pytest.mark.parametrize("silent", [{TO_TARGET, FROM_TARGET}, {TO_TARGET}, {FROM_TARGET}], ids=[
+    "both ways", "reports", "frames"])
+def test_a_silent_link_ends_acknowledgements_and_nothing_else(pair, silent):
+    """I1, I2: the HA port alone, in one direction or both; then the link is well again."""
+    namesrv, master, slave = pair
+    master.set(brokerRole="SYNC_MASTER", inSyncReplicas=2, slaveTimeout=500)
+    master.start()
+    until(lambda: created(namesrv))
+    ha = "127.0.0.1", int(master.address.rpartition(":")[2]) + 1
+    with Link(ha) as link, Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
+        # Without a name server it knows no other way.
+        if isinstance(slave, Ours):
+            slave.set(haMasterAddress=link.address)
+        else:
+            slave.set(namesrvAddr="127.0.0.1:9")
+        slave.start()
+        if isinstance(slave, Java):
+            slave.follow(master.address, link.address)
+
+        def send(body):
+            return producer.send(Message(topic=TOPIC, body=body), queue_id=0).status
+
+        until(lambda: follows(master))
+        until(lambda: send(b"before") == "SEND_OK")  # a busy machine may take longer than slaveTimeout
+        link.silent |= silent
+        assert send(b"meanwhile") == "FLUSH_SLAVE_TIMEOUT"
+        time.sleep(4)  # longer than haHousekeepingInterval
+        assert send(b"later") in {"FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"}
+        link.silent.clear()
+        until(lambda: follows(master))
+        until(lambda: send(b"after") == "SEND_OK")
+        until(lambda: follows(master))
+    slave.kill()
+    master.kill()
+    assert log_of(master.root) == log_of(slave.root)
+
+
+@mixed
 def test_a_slave_whose_next_byte_its_master_has_deleted_is_named_and_keeps_its_log(pair):
     """H6: it was stopped until retention of the master deleted its place."""
     namesrv, master, slave = pair
@@ -208,7 +294,7 @@ def test_a_slave_whose_next_byte_its_master_has_deleted_is_named_and_keeps_its_l
 
 @pytest.mark.parametrize("pair", ["java/ours"], indirect=True)
 def test_topics_of_a_java_master_are_those_of_its_slave(pair):
-    """H23, H24, H25: 2,001 topics, one deleted and created again, one of batch queues that is used immediately."""
+    """H23, H24, H25: 2,001 topics, one deleted and created again, and one of batch queues that is used immediately."""
     namesrv, master, slave = pair
     master.start()
     until(lambda: created(namesrv))

@@ -1,4 +1,4 @@
-"""Gaps in the log of a master are found at each start, even if they are zeros, of which nothing was copied."""
+"""Gaps in the log of a master are found at each start, even if they are zeros that nothing was copied of."""
 
 from __future__ import annotations
 
