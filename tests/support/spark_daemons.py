@@ -53,10 +53,13 @@ class Daemon:
     def kill(self) -> None:
         """Kill it and its executors, which have its process group, as a machine that loses its power."""
         os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(60)
+        self._end()
 
     def stop(self) -> None:
         self.process.terminate()
+        self._end()
+
+    def _end(self) -> None:
         self.process.wait(60)
         if self._reader.ident is not None:
             self._reader.join(60)
