@@ -9,7 +9,9 @@ from tailrace.errors import ConfigError, StoreError
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 pytest.importorskip("pyiceberg")
+from iceberg_rest_server import iceberg_rest_server
 from lake_tables import add, archive, assert_whole, fill, lake, rows_of
+from pyiceberg.catalog.rest import RestCatalog
 from rest_catalogue import RestCatalogue
 
 from tailrace.store.archive_store import PosixArchive
@@ -103,3 +105,31 @@ def test_what_the_server_hands_out_and_has_no_effect_is_refused_by_name(rest, pl
     rest.overrides = {"py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}
     with pytest.raises(ConfigError, match=r"the catalogue of tailrace.raw_broker_a sets py-io-impl"):
         add(*places, catalogue="rest")
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_apaches_own_server_takes_our_commits_and_refuses_one_that_conflicts(monkeypatch, tmp_path, places):
+    with iceberg_rest_server(tmp_path) as url:
+        monkeypatch.setenv("PYICEBERG_CATALOG__REST__URI", url)
+        monkeypatch.setenv("PYICEBERG_CATALOG__REST__TYPE", "rest")
+        assert add(*places, catalogue="rest").commits == 2
+        assert_whole(*places, catalogue="rest")
+        fill(places[0], 160, 320)
+        archive(*places)
+        original, seen = RestCatalog.commit_table, []
+
+        def late(self, table, requirements, updates):
+            if not seen:
+                seen.append(1)
+                with lake(places[1], catalogue="rest") as other:
+                    other.raw.table.transaction().set_properties({"of-another": "program"}).commit_transaction()
+                    other.raw.table.refresh().append(other.raw.table.scan().to_arrow().slice(0, 0))
+            return original(self, table, requirements, updates)
+
+        monkeypatch.setattr(RestCatalog, "commit_table", late)
+        done = add(*places, catalogue="rest")
+        assert (done.commits, done.retries) == (2, 1)
+        assert_whole(*places, catalogue="rest")
+        with lake(places[1], catalogue="rest") as tables:
+            assert tables.raw.table.properties["of-another"] == "program"
