@@ -31,6 +31,8 @@ DAY: Final = datetime(2026, 11, 20, tzinfo=UTC)
 STEP_MS: Final = 600_000
 STEPS: Final = 144
 SEGMENT: Final = 256 << 10
+WIDTH_IN: Final = 4.6
+"""Width in inches: on a phone the smallest text, of 9 points, keeps more than 9 pixels."""
 NAMES: Final = ("example-day.svg", "example-retention.svg", "example-timers.svg")
 
 
@@ -97,9 +99,9 @@ def _axes(title: str, rows: int = 1) -> tuple[Any, Any]:
 
     rcParams["svg.hashsalt"] = "tailrace"  # ids by their content, not by chance
     rcParams["svg.fonttype"] = "none"  # text stays text
-    figure = Figure(figsize=(8, 2.2 + 1.4 * rows), layout="constrained")
+    figure = Figure(figsize=(WIDTH_IN, 1.8 + 1.4 * rows), layout="constrained")
     axes = figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
-    axes[0].set_title(title)
+    axes[0].set_title(title, fontsize=10)
     for one in axes:
         one.grid(axis="y", alpha=0.3)
         one.set_axisbelow(True)
@@ -113,7 +115,7 @@ def _bars(axes: Any, parts: Mapping[str, Any]) -> None:
     for name, values in parts.items():
         axes.bar(np.arange(24), values, bottom=below, width=0.9, align="edge", label=name)
         below += values
-    axes.legend(fontsize="small")
+    axes.legend(fontsize=9)
 
 
 def _svg(figure: Any) -> str:
@@ -129,7 +131,7 @@ def draw_day(rows: Any, lag: Sequence[int]) -> str:
     ones = np.ones(len(topics))
     names = ("orders", "clicks", "mails")
     _bars(above, {name: hours_of(times[topics == name], ones[topics == name]) for name in names})
-    below.set_title("Lag of the consumer of orders, in messages")
+    below.set_title("Lag of the consumer of orders, in messages", fontsize=10)
     below.plot(np.arange(STEPS) / 6, lag, color="tab:red")
     below.fill_between(np.arange(STEPS) / 6, lag, color="tab:red", alpha=0.2)
     below.set_xlabel("hour (UTC)")
