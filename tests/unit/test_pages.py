@@ -206,7 +206,7 @@ def test_pictures_are_current_and_say_what_they_show() -> None:
 
 
 def test_pictures_of_the_users_pages_are_readable_on_a_phone() -> None:
-    """At 358 pixels, what a phone of 390 leaves, the smallest text keeps at least 9 (11.5 pixels of our own drawings)."""
+    """At 358 pixels, what a phone of 390 leaves, the smallest text (11.5 in our own drawings) keeps at least 9."""
     pages = [path for path in DOCS.rglob("*.md") if "contributing" not in path.parts]
     found = {name for path in pages for name in re.findall(r"/?pictures/([\w-]+)\.svg\)", path.read_text())}
     assert found >= {"architecture", "life-of-a-message"}
