@@ -162,7 +162,7 @@ def test_troubles_of_memory_timers_and_the_disk_are_named(bad, monkeypatch):
         **stats, "timerReadBehindMs": 95_000, "timerWaiting": 7, "hintSyncFailures": 1, "unreadableRecords": 2,
         "forcedDeletedMessages": 1_500, "forcedDeletedTimers": 1}, raising=False)
     monkeypatch.setattr(broker.limits, "tight", True)
-    monkeypatch.setattr(broker, "registrations", lambda: {"10.0.0.1:9876": False})
+    monkeypatch.setattr(broker.name_servers, "states", lambda: {"10.0.0.1:9876": False})
     text = text_of(get(bad, ""))
     for part in (
         "Timers are delivered 95 s late.", "7, for up to 95 s", "failed to keep 1 small file",

@@ -58,6 +58,7 @@ def broker(tmp_path_factory):
             concurrency=1,
         ):
             until(lambda: re.search(r"tailrace_dead_letters{.*} [1-9]", read(f"http://{http}/metrics")))
+        until(lambda: re.search(r"rocketmq_timing_messages{.*} [1-9]", read(f"http://{http}/metrics")))
         yield http
 
 

@@ -213,7 +213,8 @@ def test_both_parts_of_an_archive_job_have_a_bar(monkeypatch):
     monkeypatch.setattr("tailrace.cli.output._new_bar", lambda: bars.append(Bar()) or bars[-1])
     monkeypatch.setattr("tailrace.cli.output.QUIET_MS", 0)
     monkeypatch.setattr("sys.stderr", Terminal(True))
-    assert not _once(Archiving(), None, _Archived(Job("archive", None, as_json=True)), verify=True, accept_missing=True)
+    done = _Archived(Job("archive", None, as_json=True))
+    assert not _once(Archiving(), None, done, verify=True, accept_missing=True, bar=True)
     assert [(bar.task_ids, bar.done) for bar in bars] == [
         (["verify the archive"], [0.5, "stopped"]), (["archive"], [1.0, "stopped"])]
 
