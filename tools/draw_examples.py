@@ -183,11 +183,14 @@ def pictures() -> Iterator[tuple[str, str]]:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pictures to the site."""
+    """Put the pictures into the site, in place of those of the tree."""
     from mkdocs.structure.files import File
 
     for name, content in pictures():
-        files.append(File.generated(config, f"pictures/{name}", content=content))
+        path = f"pictures/{name}"
+        if (there := files.get_file_from_path(path)) is not None:
+            files.remove(there)
+        files.append(File.generated(config, path, content=content))
     return files
 
 
