@@ -219,3 +219,16 @@ def test_every_tool_of_the_makefile_starts():
         [sys.executable, "-c", STARTS, *names], cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("usage: ") == len(names) > 15
+
+
+def test_users_get_the_packages_that_the_tests_have():
+    """A newer one of the same name once had another class, so that no command started in a fresh environment."""
+    def locked(name):
+        text = (ROOT / "requirements" / f"{name}.txt").read_text()
+        return dict(re.findall(r"(?m)^([a-z0-9_.-]+)==(\S+)", text))
+
+    tried = locked("dev")
+    for name in ("runtime", "spark", "sql", "grpc"):
+        there = locked(name)
+        assert there
+        assert {one: (there[one], tried[one]) for one in there.keys() & tried.keys() if there[one] != tried[one]} == {}

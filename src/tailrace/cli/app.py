@@ -3,11 +3,11 @@
 import os
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperOption
+from typer.core import TyperCommand
 
 from tailrace.cli import (
     acl,
@@ -80,12 +80,23 @@ class _Command(TyperCommand):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         if any("--json" in param.opts for param in self.params):
-            self.params.append(TyperOption(
-                param_decls=["--wide"], is_flag=True, default=False, expose_value=False, callback=_set_wide,
-                help="Print whole rows of tables, however wide."))
+            self.params.append(_wide_option())
 
 
-def _set_wide(context: object, param: object, wanted: bool) -> None:
+@lru_cache
+def _wide_option() -> Any:
+    """Return the option as typer makes it: the arguments of its own class differ between releases of typer."""
+    options = typer.Typer(add_completion=False)
+
+    @options.command()
+    def command(wide: Annotated[bool, typer.Option(
+        "--wide", expose_value=False, callback=_set_wide, help="Print whole rows of tables, however wide.",
+    )] = False) -> None: ...
+
+    return typer.main.get_command(options).params[0]
+
+
+def _set_wide(wanted: bool) -> None:
     layout.wide = wanted
 
 
