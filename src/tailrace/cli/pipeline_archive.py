@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tailrace.spark.lake.job import LakeReport
     from tailrace.store.archive_manifest import Manifest
 
-__all__ = ["Archive", "archive", "place_of_archive", "restore"]
+__all__ = ["Archive", "archive", "restore"]
 
 Archive = Annotated[str, typer.Argument(
     metavar="ARCHIVE", help="One store's archive: a directory, or s3://BUCKET/PREFIX?endpoint=URL&region=NAME.")]
@@ -238,21 +238,15 @@ def _times(every: str, lag: str) -> tuple[int, int]:
     return min(period_ms, lag_ms // 2), lag_ms
 
 
-def place_of_archive(target: str) -> str:
-    """Return the absolute path of an archive, or its URL. Raises ConfigError for a URL that is not supported."""
-    from tailrace.store.archive_store import is_remote  # noqa: PLC0415 - loads the store
-
-    return target if is_remote(target) else str(Path(target).absolute())
-
-
 def _lake(
     target: str, namespace: str, catalog: str, properties: dict[str, str], *, system_topics: bool
 ) -> "Lake":
     """Open the tables before Spark starts, so that a catalogue that is down is named first."""
     from tailrace.spark.lake.catalogue import Lake  # noqa: PLC0415 - PyIceberg
+    from tailrace.store.archive_store import absolute_location  # noqa: PLC0415 - loads the store
 
     return Lake(
-        place_of_archive(target), namespace, BrokerConfig.from_properties(properties).broker_name, OsFileSystem(),
+        absolute_location(target), namespace, BrokerConfig.from_properties(properties).broker_name, OsFileSystem(),
         catalogue=catalog, every_topic=system_topics)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from tailrace.cli.arguments import AsJson, duration, errors, key_values, usage
 from tailrace.cli.pipeline import Conf, Job, Master, need_spark, run_job
-from tailrace.cli.pipeline_archive import Archive, place_of_archive
+from tailrace.cli.pipeline_archive import Archive
 from tailrace.env.clock import SystemClock
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import OsFileSystem
@@ -36,8 +36,9 @@ def _tables(
         from tailrace.spark.lake.catalogue import Namespace  # noqa: PLC0415 - PyIceberg
         from tailrace.spark.lake.rewrite import run_task  # noqa: PLC0415
         from tailrace.spark.lake.swap import spark_runner  # noqa: PLC0415
+        from tailrace.store.archive_store import absolute_location  # noqa: PLC0415
 
-        opened = Namespace(place_of_archive(archive), namespace, OsFileSystem(), catalogue=catalog)
+        opened = Namespace(absolute_location(archive), namespace, OsFileSystem(), catalogue=catalog)
     with opened, run_job(name, master, conf, as_json=as_json) as job:
         yield job, opened.tables, spark_runner(job.spark, run_task)
 

@@ -13,6 +13,7 @@ the files that a kill has left.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol, final
 
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
@@ -22,7 +23,8 @@ from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 
 __all__ = [
     "LOCK", "MANIFESTS", "ROWS", "STAGING", "S3_SCHEME", "ArchiveChangedError", "ArchiveStore", "ArchivedBytes",
-    "Attempt", "Head", "Hold", "NewFile", "PosixArchive", "archive_at", "is_remote", "staging_name",
+    "Attempt", "Head", "Hold", "NewFile", "PosixArchive", "absolute_location", "archive_at", "is_remote",
+    "staging_name",
 ]
 
 MANIFESTS: Final = "_manifests"
@@ -375,6 +377,11 @@ def is_remote(location: str) -> bool:
     if f"{scheme}://" != S3_SCHEME:
         raise ConfigError(f"{location}: an archive is a directory or s3://BUCKET/PREFIX, {scheme}: is not supported")
     return True
+
+
+def absolute_location(location: str) -> str:
+    """Return the absolute path of an archive, or its URL. Raises ConfigError for a URL that is not supported."""
+    return location if is_remote(location) else str(Path(location).absolute())
 
 
 def archive_at(location: str, file_system: FileSystem | None = None, *, hurried: bool = False) -> ArchiveStore:

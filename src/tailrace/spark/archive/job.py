@@ -74,7 +74,7 @@ from tailrace.store.archive_manifest import (
     write_manifest,
     wrong_file,
 )
-from tailrace.store.archive_store import ArchiveChangedError, archive_at, is_remote
+from tailrace.store.archive_store import ArchiveChangedError, absolute_location, archive_at
 from tailrace.store.archive_tables import why_not_again
 from tailrace.store.directory import StoreDirectory
 
@@ -138,7 +138,7 @@ class ArchiveJob:
     ) -> None:
         check_places(store, archive)
         self._store = str(Path(store).absolute())
-        self._archive = archive_at(archive if is_remote(archive) else str(Path(archive).absolute()), file_system)
+        self._archive = archive_at(absolute_location(archive), file_system)
         self._run = run
         self._options = options or ArchiveOptions()
         self._options.check()

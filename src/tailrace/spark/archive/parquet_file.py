@@ -23,7 +23,7 @@ from tailrace.spark.buffers import Scratch
 from tailrace.store.archive_manifest import ArchivedFile, FilePart, archived_name
 from tailrace.store.archive_store import ArchivedBytes, ArchiveStore
 
-__all__ = ["Readable", "groups_with_topic", "in_archive", "opened", "parts_of"]
+__all__ = ["Readable", "SeekableFile", "groups_with_topic", "in_archive", "opened", "parts_of"]
 
 
 class Readable(NamedTuple):
@@ -40,8 +40,33 @@ def in_archive(archive: ArchiveStore, file: ArchivedFile) -> Readable:
     return Readable(lambda: archive.open(name), archive.path_of(name), file)
 
 
+class SeekableFile(io.RawIOBase):
+    """A file of ``size`` bytes with a position, as PyArrow asks for it; ``read`` moves ``_at``."""
+
+    def __init__(self, size: int) -> None:
+        self._size, self._at = size, 0
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position of the next read."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Set the position of the next read, from the start, the present position or the end."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(start + offset, 0)
+        return self._at
+
+
 @final
-class _CheckedFile(io.RawIOBase):
+class _CheckedFile(SeekableFile):
     """The bytes of an archived file; a read loads and compares the parts that it needs.
 
     Manifests of version 1 have no parts: the whole file is one part, compared by its SHA-256. One part is in memory
@@ -52,23 +77,9 @@ class _CheckedFile(io.RawIOBase):
         self._file, self._archived, self._path, self._scratch = file, archived, path, scratch
         ends = [one.end for one in archived.parts] or [archived.size]
         self._bounds = list(zip([0, *ends], ends, strict=False))
-        self._at = 0
+        super().__init__(archived.size)
         self._loaded = -1
         self._room: memoryview = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._archived.size}[whence]
-        self._at = max(start + offset, 0)
-        return self._at
 
     def read(self, n: int = -1) -> bytes:
         until = self._archived.size if n < 0 else min(self._at + n, self._archived.size)

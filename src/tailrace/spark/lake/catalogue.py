@@ -173,6 +173,14 @@ class LakeTable:
         """Count a commit, a try that is repeated, or a commit that is given up because others changed the table."""
         self.counts = self.counts.plus(CommitCounts(commits, retries, conflicts))
 
+    def may_try_again(self, error: StoreError, left: int) -> bool:
+        """Return whether a commit that failed may be tried again, with ``left`` tries, and count it if it was refused.
+        """
+        if not isinstance(error.__cause__, exceptions.CommitFailedException):
+            return False
+        self.count(retries=1 if left else 0, conflicts=0 if left else 1)
+        return left > 0
+
     @property
     def form(self) -> Form:
         """Names of the columns that jobs need."""

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
@@ -65,10 +64,7 @@ def commit(
             table.count(commits=1)
             return
         except StoreError as error:
-            if not isinstance(error.__cause__, CommitFailedException):
-                raise
-            table.count(retries=1 if left else 0, conflicts=0 if left else 1)
-            if not left:
+            if not table.may_try_again(error, left):
                 raise
 
 

@@ -39,7 +39,7 @@ from tailrace.store.archive_manifest import (
     open_ranges,
     read_manifest,
 )
-from tailrace.store.archive_store import archive_at, is_remote
+from tailrace.store.archive_store import absolute_location, archive_at
 from tailrace.store.archive_tables import CommitCounts, add_counts, attach
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_paths import segment_files
@@ -114,7 +114,7 @@ class LakeJob:
         progress: Callable[[LakeReport], None] | None = None, schemas: TopicSchemas | None = None,
     ) -> None:
         self._store = str(Path(store).absolute())
-        self._there = archive_at(archive if is_remote(archive) else str(Path(archive).absolute()), file_system)
+        self._there = archive_at(absolute_location(archive), file_system)
         self._archive = self._there.location
         self._lake, self._run, self._at_once = lake, run, at_once
         self._file_system = file_system or OsFileSystem()

@@ -7,7 +7,6 @@ retries and errors. A file in a bucket is one request with the SHA-256 of its by
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,11 +19,12 @@ from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.object_store import ObjectRefusedError, ObjectStore, Place, place_of
 from tailrace.env.whole_files import read_file, replace_file
 from tailrace.errors import ConfigError, StoreError
+from tailrace.spark.archive.parquet_file import SeekableFile
 from tailrace.store.archive_store import S3_SCHEME, ArchivedBytes, NewFile
 from tailrace.store.object_archive import NewObject, ObjectBytes
 
 __all__ = [
-    "SERVER_OPTIONS", "DiskFiles", "Reader", "S3Server", "TableFiles", "files_of", "path_of", "server_of", "url_of",
+    "SERVER_OPTIONS", "Reader", "S3Server", "TableFiles", "files_of", "path_of", "server_of", "url_of",
 ]
 
 _OTHER_NAMES: Final = re.compile("^s3[an]://")
@@ -110,7 +110,7 @@ class TableFiles(Protocol):
 
 def files_of(server: S3Server | None, file_system: FileSystem) -> TableFiles:
     """Return the files of tables on a server, or on the disk. Raises MissingPackageError without the extra ``s3``."""
-    return DiskFiles(file_system) if server is None else _BucketFiles(server)
+    return _DiskFiles(file_system) if server is None else _BucketFiles(server)
 
 
 @final
@@ -142,7 +142,7 @@ class _DiskNew:
 
 
 @final
-class DiskFiles:
+class _DiskFiles:
     """Files on a disk."""
 
     def __init__(self, file_system: FileSystem) -> None:
@@ -268,28 +268,12 @@ def _store(place: Place, _process: int) -> ObjectStore:
     return ObjectStore(place)
 
 
-class Reader(io.RawIOBase):
+class Reader(SeekableFile):
     """Reads a file from any position, as PyArrow and PyIceberg ask for it. The file is closed with it."""
 
     def __init__(self, file: ArchivedBytes) -> None:
-        self._file, self._at, self._size = file, 0, file.size()
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position of the next read."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position of the next read, from the start, the present position or the end."""
-        self._at = (0, self._at, self._size)[whence] + offset
-        return self._at
+        super().__init__(file.size())
+        self._file = file
 
     def read(self, n: int | None = -1) -> bytes:
         """Return the next bytes, all that are left by default."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import StringType
 
@@ -120,9 +119,6 @@ def swap(
             if table.table.snapshot_by_id(snapshot) is not None:
                 table.count(commits=1)
                 return snapshot  # the commit was made, and its answer was lost
-            if not isinstance(error.__cause__, CommitFailedException):
-                raise
-            table.count(retries=1 if left else 0, conflicts=0 if left else 1)
-            if not left:
+            if not table.may_try_again(error, left):
                 raise
     raise AssertionError("the last try raises")

@@ -16,7 +16,7 @@ from pyiceberg.io import InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
-from tailrace.spark.lake.places import DiskFiles, Reader, TableFiles, files_of, path_of, server_of
+from tailrace.spark.lake.places import Reader, TableFiles, files_of, path_of, server_of
 from tailrace.store.archive_store import S3_SCHEME
 
 __all__ = ["TABLE_IO", "TableIO"]
@@ -89,16 +89,12 @@ class TableIO(PyArrowFileIO):
     file_system: FileSystem = OsFileSystem()
 
     def _files(self, path: str) -> TableFiles:
-        if path.startswith(S3_SCHEME):
-            return files_of(server_of(self.properties, path), self.file_system)
-        return DiskFiles(self.file_system)
+        return files_of(server_of(self.properties, path) if path.startswith(S3_SCHEME) else None, self.file_system)
 
     def new_input(self, location: str) -> Any:
         """Return a file to read at a location."""
-        path = path_of(location)
-        if path is None or not path.startswith(S3_SCHEME):
-            return super().new_input(location)
-        return _Input(location, path, self._files(path))
+        path = _path_in_bucket(location)
+        return super().new_input(location) if path is None else _Input(location, path, self._files(path))
 
     def new_output(self, location: str) -> Any:
         """Return a file to write at a location."""
@@ -108,8 +104,14 @@ class TableIO(PyArrowFileIO):
     def delete(self, location: str | InputFile | OutputFile) -> None:
         """Delete a file."""
         name = location if isinstance(location, str) else location.location
-        path = path_of(name)
-        if path is None or not path.startswith(S3_SCHEME):
+        path = _path_in_bucket(name)
+        if path is None:
             super().delete(location)
         else:
             self._files(path).remove([path])
+
+
+def _path_in_bucket(location: str) -> str | None:
+    """Return the path of a location in a bucket; None for other locations."""
+    path = path_of(location)
+    return path if path is not None and path.startswith(S3_SCHEME) else None
