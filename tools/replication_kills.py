@@ -61,12 +61,13 @@ MASTER = {
     "brokerRole": "SYNC_MASTER", "brokerId": 0, "inSyncReplicas": 2, "slaveTimeout": 600,
     "autoCreateTopicEnable": "true"}
 SLAVE = {
-    "brokerRole": "SLAVE", "brokerId": 1, "haHousekeepingInterval": 5000, "registerNameServerPeriod": 10_000,
-    # A slave of RocketMQ reports for the first time when this has passed since its start.
-    "haSendHeartbeatInterval": 500}
+    "brokerRole": "SLAVE", "brokerId": 1, "haHousekeepingInterval": 5000, "registerNameServerPeriod": 10_000}
 BOTH = {
     **SIZES, "brokerName": "broker-a", "brokerClusterName": "DefaultCluster", "brokerIP1": "127.0.0.1",
-    "brokerIP2": "127.0.0.1", "timerWheelEnable": "false"}
+    "brokerIP2": "127.0.0.1", "timerWheelEnable": "false",
+    # A slave leaves a master that is silent for haHousekeepingInterval. A slave of RocketMQ reports for the first time
+    # when this has passed since its start.
+    "haSendHeartbeatInterval": 500}
 JVM = os.environ.get(
     "ROCKETMQ_JAVA_OPTS", "-Xms64m -Xmx512m -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dtls.server.mode=disabled")
 """A JVM that lives for seconds takes most of its time to compile, and to make the key of a certificate."""

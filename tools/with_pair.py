@@ -40,10 +40,6 @@ AS_APACHE = {
     "maxHashSlotNum": 4000, "mappedFileSizeConsumeQueue": 300_000 * 20, "timerWheelEnable": "true"}
 """What the base class of Apache's tests sets for the brokers that it starts, as far as both kinds have it."""
 
-QUIET = {"haHousekeepingInterval": 20_000}
-"""A master sends something each 5 s. A slave that waits no longer than that often leaves; then the producer of a
-transaction rolls it back, because no slave has it."""
-
 
 def compare(master: Ours, slave: Ours | Java) -> int:
     """Wait for the slave. Return the end of both logs. Raises ViolationError if they differ."""
@@ -73,8 +69,8 @@ def main(arguments: list[str]) -> int:
             **settings, **MASTER, "slaveTimeout": 3000, "brokerRole": os.environ.get("ROLE", "SYNC_MASTER")},
             serves_names=True)
         slave: Ours | Java = (
-            Java(home / "s" / "store", namesrv, settings | SLAVE | QUIET) if kind == "java"
-            else Ours(home / "s" / "store", namesrv, settings | SLAVE | QUIET, serves_names=False))
+            Java(home / "s" / "store", namesrv, settings | SLAVE) if kind == "java"
+            else Ours(home / "s" / "store", namesrv, settings | SLAVE, serves_names=False))
         try:
             master.start()
             slave.start()

@@ -1,8 +1,7 @@
-"""Pairs of Tailrace and RocketMQ: a promotion with timers, the old master that returns, and a silent link."""
+"""Pairs of Tailrace and RocketMQ: promotion, silent links, deleted files, all kinds of topics, readers of slaves."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
@@ -12,15 +11,13 @@ import time
 from collections import Counter
 
 import pytest
-from java_peer import SIZES, free_port, java_name_server, properties, start_java_broker
+from java_peer import SIZES, ask, free_port, java_name_server, log_of, properties, start_java_broker
 from patience import until
 from tcp_link import FROM_TARGET, TO_TARGET, Link
 
 from tailrace import Message, Producer, PullConsumer
 from tailrace.errors import RemotingError
-from tailrace.formats.commitlog import BLANK_MAGIC
 from tailrace.pytest_plugin import TailraceBroker
-from tailrace.remoting.client import RemotingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration, pytest.mark.long]
 
@@ -31,17 +28,6 @@ BOTH = {
     "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500, "haHousekeepingInterval": 3000}
 MASTER = {"brokerRole": "ASYNC_MASTER", "brokerId": 0}
 SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
-
-
-def ask(address, code, ext=None, body=b""):
-    async def asked():
-        client = RemotingClient()
-        try:
-            return await client.invoke(address, code, ext or {}, body, timeout_ms=10_000)
-        finally:
-            await client.close()
-
-    return asyncio.run(asked())
 
 
 class Ours:
@@ -120,20 +106,6 @@ def follows(master):
         found = status(master.address)
         return [one["slaveAckOffset"] for one in found["haConnectionInfo"]] == [found["masterCommitLogMaxOffset"]]
     return False
-
-
-def log_of(root):
-    """The bytes of a log up to its last record, those after a blank record left out."""
-    found = b""
-    for file in sorted((root / "commitlog").iterdir()):
-        data, at = file.read_bytes(), 0
-        while at + 8 <= len(data) and (size := int.from_bytes(data[at : at + 4], "big")):
-            blank = int.from_bytes(data[at + 4 : at + 8], "big") == BLANK_MAGIC
-            found += data[at : at + 8] if blank else data[at : at + size]
-            at += size
-            if blank:
-                break
-    return found
 
 
 def created(namesrv):

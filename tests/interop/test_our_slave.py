@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
@@ -13,8 +12,10 @@ import time
 import pytest
 from java_peer import (
     SIZES,
+    ask,
     free_port,
     java_name_server,
+    log_of,
     properties,
     start_java_broker,
     wait_for_route,
@@ -23,8 +24,6 @@ from patience import until
 
 from tailrace import Message, Producer
 from tailrace.errors import RemotingError
-from tailrace.formats.commitlog import BLANK_MAGIC
-from tailrace.remoting.client import RemotingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
 
@@ -58,33 +57,8 @@ class OurSlave:
         self.process.stdout.close()
 
 
-def ask(address, code, ext=None):
-    async def asked():
-        client = RemotingClient()
-        try:
-            return await client.invoke(address, code, ext or {}, timeout_ms=5000)
-        finally:
-            await client.close()
-
-    return asyncio.run(asked())
-
-
 def end_of(address):
     return int(json.loads(ask(address, 28).body)["table"]["commitLogMaxOffset"])
-
-
-def log_of(root):
-    """The bytes of a log up to its last record, those after a blank record left out."""
-    found = b""
-    for file in sorted((root / "commitlog").iterdir()):
-        data, at = file.read_bytes(), 0
-        while at + 8 <= len(data) and (size := int.from_bytes(data[at : at + 4], "big")):
-            blank = int.from_bytes(data[at + 4 : at + 8], "big") == BLANK_MAGIC
-            found += data[at : at + 8] if blank else data[at : at + size]
-            at += size
-            if blank:
-                break
-    return found
 
 
 def send(namesrv, count, size=100):

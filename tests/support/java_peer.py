@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from tailrace.errors import RemotingError
+from tailrace.formats.commitlog import BLANK_MAGIC
 from tailrace.pytest_plugin import TailraceBroker
 from tailrace.remoting.client import RemotingClient
 
@@ -217,3 +218,29 @@ def java_member(reference, *arguments):
             process.wait()
             thread.join(10)
             process.stdout.close()
+
+
+def ask(address, code, ext=None, body=b""):
+    """The answer of a broker or name server to a request."""
+    async def asked():
+        client = RemotingClient()
+        try:
+            return await client.invoke(address, code, ext or {}, body, timeout_ms=10_000)
+        finally:
+            await client.close()
+
+    return asyncio.run(asked())
+
+
+def log_of(root):
+    """The bytes of a log up to its last record, those after a blank record left out."""
+    found = b""
+    for file in sorted((root / "commitlog").iterdir()):
+        data, at = file.read_bytes(), 0
+        while at + 8 <= len(data) and (size := int.from_bytes(data[at : at + 4], "big")):
+            blank = int.from_bytes(data[at + 4 : at + 8], "big") == BLANK_MAGIC
+            found += data[at : at + 8] if blank else data[at : at + size]
+            at += size
+            if blank:
+                break
+    return found
