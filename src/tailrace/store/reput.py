@@ -249,7 +249,11 @@ class ReputMessageService:
         return max(0, self._log.max_offset - self.reput_from_offset)
 
     def wait(self, until: int, timeout_ms: int) -> bool:
-        """Wait until all records that end at or below ``until`` are dispatched. Return False after ``timeout_ms``."""
+        """Wait until all records that end at or below ``until`` are dispatched.
+
+        Return False after ``timeout_ms``, or immediately if dispatch has stopped at a bad record.
+        """
         with self._changed:
-            return self._changed.wait_for(
-                lambda: self.has_dispatched(until), timeout_ms / 1000)
+            self._changed.wait_for(
+                lambda: self.has_dispatched(until) or self.bad_record_at == self.reput_from_offset, timeout_ms / 1000)
+            return self.has_dispatched(until)

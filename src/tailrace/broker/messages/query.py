@@ -38,6 +38,8 @@ __all__ = ["QueryProcessor"]
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 BODY_MAX: Final = FRAME_MAX - 64 * 1024
 """Largest body, in bytes, that fits into a frame with its header."""
+DISPATCH_MS: Final = 1_000
+"""How long a look-up by key waits for the index, in ms: a send is answered before its message is dispatched."""
 
 
 @final
@@ -74,6 +76,7 @@ class QueryProcessor:
         if request.ext.get(UNIQUE_KEY_QUERY) == "true":
             max_num = config.default_query_max_num
         max_num = min(max_num, config.max_msgs_num_batch)
+        self._store.wait_dispatched(DISPATCH_MS)  # a message is found as soon as its send is answered
         records = self._store.query_records(
             header.topic, header.key, max_num, header.begin_timestamp,
             header.end_timestamp if header.end_timestamp >= 0 else sys.maxsize,
