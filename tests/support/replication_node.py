@@ -249,7 +249,8 @@ class Records:
                 return
             number = message.body[:8]
             if message.topic == TIMER_TOPIC:
-                self.timers.setdefault(number, (message.queue_offset, self._at + length))
+                if "REAL_TOPIC" in message.properties:  # else it is torn after its body, and will be sealed
+                    self.timers.setdefault(number, (message.queue_offset, self._at + length))
             elif message.topic == TOPIC:
                 self.delivered.setdefault(number, self._at + length)
             self._at += length

@@ -384,8 +384,8 @@ class ConsumeQueue:
     def write(self, offset: int, units: bytes | memoryview, *, gap: bytes = PRE_BLANK) -> None:
         """Write units from number ``offset`` onwards and end the queue after them.
 
-        In an empty queue pre-blank units fill the file before the first unit. A gap after the queue's end
-        is filled with ``gap``. So C1 holds: unit ``i`` is at byte ``20 * i``.
+        In an empty queue pre-blank units fill the file before the first unit, and the queue starts there. A gap after
+        the end of another queue is filled with ``gap``. So C1 holds: unit ``i`` is at byte ``20 * i``.
         Raises DiskFullError or OSError.
         """
         if not self.files.files:
@@ -393,7 +393,10 @@ class ConsumeQueue:
             self._extend(self.max_offset, PRE_BLANK * (offset - self.max_offset))
             self._min_offset = offset
         elif offset > self.max_offset:
-            self._extend(self.max_offset, gap * (offset - self.max_offset))
+            is_empty = self._min_offset == self.max_offset
+            self._extend(self.max_offset, (PRE_BLANK if is_empty else gap) * (offset - self.max_offset))
+            if is_empty:
+                self._min_offset = offset
         self._extend(offset, units)
 
     def append(self, units: memoryview) -> bool:

@@ -157,3 +157,18 @@ def test_file_sizes_are_taken_from_the_files_whatever_the_config_says(tmp_path):
         assert (store.config.max_hash_slot_num, store.config.max_index_num) == (25, 100)
         assert len(list(store.read("t", 0))) == 90
         assert [m.queue_offset for m in store.query_message("t", "k77")] == [77]
+
+
+def test_a_queue_that_was_emptied_starts_at_its_next_unit():
+    """As one that is built anew: a slave whose damaged first record was sealed on its master has no place for it."""
+    files = CrashFileSystem()
+    queue = queue_of(files, [100])
+    queue.truncate(0)
+    queue.write(1, CQ_UNIT.pack(200, 5, 7), gap=CQ_UNIT.pack(7, 1, 0))
+    queue.correct_min_offset(0)
+    assert (queue.min_offset, queue.max_offset) == (1, 2)
+    again = queue_in(files, "/q")
+    again.load()
+    again.find_end()
+    again.correct_min_offset(0)
+    assert (again.min_offset, again.max_offset) == (1, 2)
