@@ -161,6 +161,25 @@ def test_the_next_open_ends_the_log_at_its_last_whole_record_without_a_copy(mast
         assert (log_of(store), bodies_of(store)) == (log, bodies)
 
 
+@pytest.mark.parametrize("missing", [4, 30, 64])
+@pytest.mark.parametrize("size", [120, 1000])
+def test_an_append_whose_first_bytes_were_to_come_last_is_cut_without_a_copy(master, missing, size):
+    """A kill in the memcpy of an append, as the kills of pairs found it. Records may follow, or a part of the first."""
+    log, bodies = master
+    end = int.from_bytes(log[:4], "big")
+    files = CrashFileSystem()
+    store = opened(files)
+    copied(store, log[:end], 300)
+    store.inner.sync_for_readers()
+    store.inner.commit_log.queue.files[0].buffer[end + missing : end + size] = log[end + missing : end + size]
+    files = files.killed()
+    with opened(files) as store:
+        assert store.max_phy_offset == end
+        assert store.recovery_report["quarantinedBytes"] == 0
+        copied(store, log, 300, start=end)
+        assert (log_of(store), bodies_of(store)) == (log, bodies)
+
+
 def damaged(files, at):
     path = f"/s/commitlog/{at - at % SEGMENT:020d}"
     file = files.open(path, writable=True)

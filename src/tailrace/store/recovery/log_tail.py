@@ -22,11 +22,16 @@ def is_incomplete(log: MappedFileQueue, phy_offset: int) -> bool:
     """Return True if nothing follows a position but the first bytes of one record, as the log of a slave may end.
 
     A header that is not complete counts as well. If the last byte of the record is there, the record is damaged.
+
+    If the first bytes are zero, an append was killed: memcpy may copy the first 64 bytes of a long piece last.
     """
     file = log.find(phy_offset)
     if file is None:
         return False
-    size = plausible_size(file.read(phy_offset - file.file_from_offset, PLAUSIBLE_LENGTH), phy_offset)
+    head = file.read(phy_offset - file.file_from_offset, PLAUSIBLE_LENGTH)
+    if not any(head[:4]):
+        return True
+    size = plausible_size(head, phy_offset)
     last = phy_offset
     for found, at, data in nonzero_after(log, phy_offset):
         last = found.file_from_offset + at + len(data.rstrip(b"\0"))
