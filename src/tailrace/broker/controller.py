@@ -251,6 +251,7 @@ class BrokerController:
         # Recovery may have cut messages off that were consumed. The comparison needs dispatched queues.
         if await self._broker.executors.background.run(self._store.wait_dispatched):
             self._correct_offsets()
+            self._persist_offsets()  # after a kill the old ones would count again, and their queues may be longer then
         await self._broker.executors.background.run(self._broker.transactions.load)
         self.broker_address = self._broker.addresses.broker = listeners.broker_address
         store_host = listeners.store_host

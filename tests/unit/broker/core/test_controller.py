@@ -233,3 +233,18 @@ def test_an_advertised_host_that_nobody_knows_is_named_before_anything_is_served
             await listeners.start(("127.0.0.1", 0), None)
 
     asyncio.run(start())
+
+
+def test_an_offset_past_the_end_of_its_queue_is_lowered_durably_before_the_first_message_comes(tmp_path, kit):
+    """Else a kill a moment later brings it back. The queue may be longer by then, and its group would skip messages."""
+    async def test():
+        async with running(tmp_path, kit) as (controller, store, _):
+            store.put(Message(topic="orders", body=b"0"), queue_id=0)
+            controller.broker.offsets.commit("g", "orders", 0, 100)
+            controller.broker.offsets.persist_if_changed()
+        store.close()
+        async with running(tmp_path, kit):
+            table = read_config(OsFileSystem(), str(tmp_path / "config" / "consumerOffset.json"))
+            assert table["offsetTable"]["orders@g"] == {"0": 1}
+
+    run(test)
