@@ -363,7 +363,6 @@ def test_no_hook_is_assigned_after_construction() -> None:
 
 CONSTRUCTOR_ARGUMENTS = 10
 WIDER = {  # these numbers may only fall
-    "broker/admin/admin_topics.py AdminTopicsProcessor": 16,
     "broker/messages/pull.py PullMessageProcessor": 14,
     "broker/messages/service.py MessageService": 13,
     "broker/messages/reply.py ReplyMessageProcessor": 11, "broker/pop/pop_message.py PopService": 11,

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import NamedTuple
 
-from tailrace.broker.admin import admin_topics, shapes
+from tailrace.broker.admin import shapes, topics
 from tailrace.broker.clients.rebalance_lock import LOCKS_MAX
 from tailrace.broker.consumers import heartbeat, locks
 from tailrace.broker.core import settings
@@ -92,7 +92,7 @@ GROUPS: dict[str, list[Limit]] = {
         by_setting("topics, system topics included", "max_topics", "refused"),
         by_setting("consumer groups", "max_subscription_groups", "refused"),
         by_setting("offsets of groups, one for each queue", "max_consumer_offsets", "refused"),
-        Limit("topics or groups that one request creates", number(admin_topics.LIST_MAX), "refused"),
+        Limit("topics or groups that one request creates", number(topics.LIST_MAX), "refused"),
         Limit("subscriptions of a group", number(heartbeat.TOPICS_MAX), "refused"),
         Limit("groups of a heartbeat, of each kind", number(heartbeat.GROUPS_MAX), "refused"),
         Limit("tag expression; all of a group",

@@ -12,6 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from tailrace import MessageStore
+from tailrace.broker.admin.groups import GroupsProcessor
+from tailrace.broker.admin.progress import ProgressProcessor
+from tailrace.broker.admin.topics import TopicsProcessor
 from tailrace.broker.consumers.client_manage import ClientManageProcessor
 from tailrace.broker.consumers.locks import QueueLocksProcessor
 from tailrace.broker.consumers.offsets import ConsumerOffsetsProcessor
@@ -176,6 +179,8 @@ class Served:
         method = getattr(self.processor, name)
         if not callable(method):
             return method
+        if (served := getattr(method, "served", None)) and served.in_thread and hasattr(self.processor, "_worker"):
+            method = self.processor._worker.in_thread(method)
 
         @functools.wraps(method)
         def serve(*args, **options):
@@ -207,7 +212,16 @@ def use_control(broker, control):
 
 def clients_of(broker):
     """What serves heartbeats, offsets and locks."""
-    parts = [wired(kind, broker) for kind in (ClientManageProcessor, ConsumerOffsetsProcessor, QueueLocksProcessor)]
+    return together(
+        wired(kind, broker) for kind in (ClientManageProcessor, ConsumerOffsetsProcessor, QueueLocksProcessor))
+
+
+def admin_of(broker):
+    """What serves topics, groups and their offsets."""
+    return together(wired(kind, broker) for kind in (TopicsProcessor, GroupsProcessor, ProgressProcessor))
+
+
+def together(parts):
     return SimpleNamespace(**{
         name: getattr(part, name) for part in parts for name in dir(part) if not name.startswith("__")})
 

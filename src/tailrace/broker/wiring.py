@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Protocol, final
 
 from tailrace.auth.check import REASONS, AccessControl
 from tailrace.broker.admin.admin import AdminProcessor
-from tailrace.broker.admin.admin_topics import AdminTopicsProcessor
 from tailrace.broker.admin.engines import EnginesProcessor
-from tailrace.broker.admin.group_admin import GroupAdminProcessor
+from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
+from tailrace.broker.admin.groups import GroupsProcessor
+from tailrace.broker.admin.progress import ProgressProcessor
 from tailrace.broker.admin.replication import ReplicationProcessor
-from tailrace.broker.admin.reset_offset import ResetOffsetProcessor
 from tailrace.broker.admin.runtime_info import RuntimeInfo
-from tailrace.broker.admin.static_topics import StaticTopicsProcessor
-from tailrace.broker.admin.stats import StatsProcessor
+from tailrace.broker.admin.topics import TopicsProcessor
 from tailrace.broker.clients.client_ids import ClientIds
 from tailrace.broker.clients.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.clients.connected import ConnectedClients
@@ -106,8 +105,9 @@ if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
 
 __all__ = [
-    "BrokerParts", "admin", "admin_topics", "ends_of_transactions", "lite_topics", "pop_consumption", "processors",
-    "pull_lane", "pulls", "replies", "reset_offsets", "send_lane", "sends", "slave_services", "transaction_checks"]
+    "BrokerParts", "admin", "ends_of_transactions", "group_offsets", "lite_topics", "pop_consumption", "processors",
+    "pull_lane", "pulls", "replies", "send_lane", "sends", "slave_services", "topics",
+    "transaction_checks"]
 
 
 @final
@@ -340,18 +340,17 @@ def admin(parts: BrokerParts) -> AdminProcessor:
             parts.clock, parts.store, parts.stats, parts.traffic, parts.boot_ms))
 
 
-def admin_topics(parts: BrokerParts) -> AdminTopicsProcessor:
-    """Return what changes and shows topics and groups."""
-    return AdminTopicsProcessor(
-        parts.loop, parts.clock, parts.store, parts.config, parts.addresses, parts.control, parts.changes,
-        parts.worker, parts.creations, parts.groups, parts.offsets, parts.clients.consumers, parts.static_topics,
-        parts.stats, parts.lags, parts.state)
+def topics(parts: BrokerParts) -> TopicsProcessor:
+    """Return what changes and shows topics."""
+    return TopicsProcessor(
+        parts.loop, parts.store, parts.config, parts.control, parts.changes, parts.worker, parts.offsets)
 
 
-def reset_offsets(parts: BrokerParts) -> ResetOffsetProcessor:
-    """Return what resets the offsets of groups."""
-    return ResetOffsetProcessor(
-        parts.loop, parts.store, parts.config, parts.worker, parts.groups, parts.offsets, parts.clients.consumers)
+def group_offsets(parts: BrokerParts) -> GroupOffsetsProcessor:
+    """Return what changes the offsets of groups."""
+    return GroupOffsetsProcessor(
+        parts.loop, parts.store, parts.config, parts.worker, parts.groups, parts.offsets, parts.clients.consumers,
+        parts.state.modes, parts.control)
 
 
 def processors(
@@ -373,10 +372,12 @@ def processors(
         ClientOffsetsProcessor(parts.loop, parts.executors, consumers),
         QueryAssignmentProcessor(
             parts.loop, store, config, changes, parts.creations, consumers, parts.state.modes, parts.name_servers),
-        admin_topics(parts), StaticTopicsProcessor(store, config, changes), reset_offsets(parts),
-        GroupAdminProcessor(store, worker, groups, offsets, consumers, parts.state.modes, parts.control),
+        topics(parts),
+        GroupsProcessor(parts.loop, store, changes, worker, parts.creations, groups, parts.state), group_offsets(parts),
+        ProgressProcessor(
+            parts.clock, store, config, parts.addresses, worker, groups, offsets, consumers, parts.stats, parts.lags),
         ReplicationProcessor(store, config, parts.addresses, parts.slave, parts.replicas, parts.order),
-        StatsProcessor(parts.stats), EnginesProcessor(store, config, parts.cold_data),
+        parts.stats, EnginesProcessor(store, config, parts.cold_data),
     ]
 
 

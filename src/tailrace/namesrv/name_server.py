@@ -29,7 +29,7 @@ from tailrace.namesrv.registration_body import Registered, read_registration
 from tailrace.namesrv.route_rights import RouteRights
 from tailrace.node.topic_config import PERM_WRITE, TopicConfig, validate_topic
 from tailrace.node.topic_queue_mapping import TopicQueueMappingDetail
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.bodies import (
     json_object,
     json_value,
@@ -38,6 +38,7 @@ from tailrace.requests.bodies import (
 )
 from tailrace.requests.config_changes import Change, ConfigChanges
 from tailrace.requests.executors import Executors
+from tailrace.requests.processor import RequestProcessor, answers, serves
 from tailrace.requests.reply import Answer, Reply
 from tailrace.requests.worker import RequestWorker
 
@@ -51,6 +52,8 @@ BROKERS_MAX: Final = 1_000
 MEMBERS_MAX: Final = 100
 TOPICS_MAX: Final = 200_000
 """Number of topics of all brokers of other processes together."""
+UNIT, UNIT_SUB = 1, 2
+"""Flags of topics: one of a unit, and one that groups of units consume."""
 SMALL_BODY: Final = 64 * 1024
 """Bytes of a registration up to which the event loop reads it; a thread reads larger ones."""
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -106,7 +109,7 @@ class Broker:
 
 
 @final
-class NameServer:
+class NameServer(RequestProcessor):
     """Answers the requests of clients, admin tools and brokers to a name server."""
 
     def __init__(
@@ -120,7 +123,7 @@ class NameServer:
         self._loop = loop
         self._rights = None if control is None else RouteRights(control, needs_topics=registration_needs_topics)
         executors = executors or Executors()
-        self.worker = RequestWorker(loop, executors.worker("name-server"))
+        self.worker = self._worker = RequestWorker(loop, executors.worker("name-server"))
         self._changes = ConfigChanges(loop, self.worker, executors.files)
         self._brokers: dict[str, Broker] = {}
         self._own_mappings: Mapping[str, TopicQueueMappingDetail] = {}
@@ -196,99 +199,70 @@ class NameServer:
 
     # --- requests
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests of a name server."""
-        code = RequestCode
-        server.register(self.get_route, code.GET_ROUTEINFO_BY_TOPIC)
-        server.register(self.cluster_info, code.GET_BROKER_CLUSTER_INFO)
-        slow = self.worker.in_thread
-        server.register(slow(self.all_topics), code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        server.register(slow(self.topics_by_cluster), code.GET_TOPICS_BY_CLUSTER)
-        server.register(self.system_topics, code.GET_SYSTEM_TOPIC_LIST_FROM_NS)
-        server.register(
-            slow(self.unit_topics), code.GET_UNIT_TOPIC_LIST, code.GET_HAS_UNIT_SUB_TOPIC_LIST,
-            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-        )
-        server.register(self.delete_topic, code.DELETE_TOPIC_IN_NAMESRV)
-        server.register(self.register_topic, code.REGISTER_TOPIC_IN_NAMESRV)
-        server.register(self.put_kv, code.PUT_KV_CONFIG)
-        server.register(self.get_kv, code.GET_KV_CONFIG)
-        server.register(self.delete_kv, code.DELETE_KV_CONFIG)
-        server.register(slow(self.list_kv), code.GET_KVLIST_BY_NAMESPACE)
-        server.register(self.register_broker, code.REGISTER_BROKER)
-        server.register(self.unregister_broker, code.UNREGISTER_BROKER)
-        server.register(self.query_data_version, code.QUERY_DATA_VERSION)
-        server.register(self.broker_heartbeat, code.BROKER_HEARTBEAT)
-        server.register(self.broker_members, code.GET_BROKER_MEMBER_GROUP)
-        server.register(self.wipe_write_perm, code.WIPE_WRITE_PERM_OF_BROKER)
-        server.register(self.add_write_perm, code.ADD_WRITE_PERM_OF_BROKER)
-
-    def get_route(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    def get_route(self, header: headers.GetRouteInfoRequestHeader) -> dict[str, Any]:
         """Return the route of a topic: request 105."""
-        topic = request.read(headers.GetRouteInfoRequestHeader).topic
-        route = self.route(topic)
+        route = self.route(header.topic)
         if route is None:
             raise RefusalError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"No topic route info in name server for the topic: {topic}{FAQ}",
-            )
-        if self._config.order_message_enable and (order := self._kv.get(ORDER_TOPIC_CONFIG, topic)):
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {header.topic}{FAQ}")
+        if self._config.order_message_enable and (order := self._kv.get(ORDER_TOPIC_CONFIG, header.topic)):
             route["orderTopicConf"] = order
-        return request.answer(body=fastjson.dumps(route))
+        return route
 
-    def cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_BROKER_CLUSTER_INFO)
+    def cluster_info(self) -> dict[str, Any]:
         """Return all brokers by cluster: request 106."""
         clusters: dict[str, list[str]] = {}
         for broker in self._brokers.values():
             clusters.setdefault(broker.cluster, []).append(broker.name)
-        return request.answer(
-            body=fastjson.dumps({
-                "brokerAddrTable": {name: b.to_json() for name, b in self._brokers.items()},
-                "clusterAddrTable": clusters,
-            })
-        )
+        return {
+            "brokerAddrTable": {name: b.to_json() for name, b in self._brokers.items()},
+            "clusterAddrTable": clusters,
+        }
 
-    def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, in_thread=True)
+    def all_topics(self) -> dict[str, Any]:
         """Return all topics: request 206."""
-        if not self._config.enable_all_topic_list:
-            return _disabled(request, "enableAllTopicList")
-        return _topic_list(
-            request, {t for b in list(self._brokers.values()) for t in list(b.topics)})
+        _refuse_unless(self._config.enable_all_topic_list, "enableAllTopicList")
+        return _topic_list({t for b in list(self._brokers.values()) for t in list(b.topics)})
 
-    def topics_by_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_TOPICS_BY_CLUSTER, in_thread=True)
+    def topics_by_cluster(self, header: headers.GetTopicsByClusterRequestHeader) -> dict[str, Any]:
         """Return the topics of a cluster: request 224."""
-        if not self._config.enable_topic_list:
-            return _disabled(request, "enableTopicList")
-        cluster = request.read(headers.GetTopicsByClusterRequestHeader).cluster
-        return _topic_list(
-            request, {
-                t for b in list(self._brokers.values()) if b.cluster == cluster
-                for t in list(b.topics)}
-        )
+        _refuse_unless(self._config.enable_topic_list, "enableTopicList")
+        return _topic_list({
+            t for b in list(self._brokers.values()) if b.cluster == header.cluster for t in list(b.topics)})
 
-    def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    def system_topics(self) -> dict[str, Any]:
         """Return the names of clusters and brokers, which are names of system topics: request 304."""
-        names = {b.cluster for b in self._brokers.values()} | set(self._brokers)
+        found = _topic_list({b.cluster for b in self._brokers.values()} | set(self._brokers))
         address = next((m.address for b in self._brokers.values() for m in b.members.values()), None)
-        return _topic_list(request, names, address)
+        return found if address is None else {**found, "brokerAddr": address}
 
-    def unit_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return topics by their unit flags: requests 311 to 313."""
-        if not self._config.enable_topic_list:
-            return _disabled(request, "enableTopicList")
-        unit, unit_sub = 1, 2
-        mask, wanted = {
-            RequestCode.GET_UNIT_TOPIC_LIST: (unit, unit),
-            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: (unit_sub, unit_sub),
-        }.get(RequestCode(request.code), (unit | unit_sub, unit_sub))
-        return _topic_list(
-            request,
-            {
-                topic for b in list(self._brokers.values()) for topic, c in list(b.topics.items())
-                if c.topic_sys_flag & mask == wanted
-            },
-        )
+    @answers(RequestCode.GET_UNIT_TOPIC_LIST, in_thread=True)
+    def unit_topics(self) -> dict[str, Any]:
+        """Return the topics of units: request 311."""
+        return self._with_flags(UNIT, UNIT)
 
+    @answers(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, in_thread=True)
+    def unit_sub_topics(self) -> dict[str, Any]:
+        """Return the topics that groups of units consume: request 312."""
+        return self._with_flags(UNIT_SUB, UNIT_SUB)
+
+    @answers(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, in_thread=True)
+    def unit_sub_only_topics(self) -> dict[str, Any]:
+        """Return the topics that groups of units consume and that are of no unit: request 313."""
+        return self._with_flags(UNIT | UNIT_SUB, UNIT_SUB)
+
+    def _with_flags(self, mask: int, wanted: int) -> dict[str, Any]:
+        _refuse_unless(self._config.enable_topic_list, "enableTopicList")
+        return _topic_list({
+            topic for b in list(self._brokers.values()) for topic, c in list(b.topics.items())
+            if c.topic_sys_flag & mask == wanted})
+
+    @serves(RequestCode.DELETE_TOPIC_IN_NAMESRV)
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Remove a topic of brokers of other processes: request 216. The broker of this process keeps it."""
         header = request.read(headers.DeleteTopicFromNamesrvRequestHeader)
@@ -302,6 +276,7 @@ class NameServer:
             broker.mappings = {t: info for t, info in broker.mappings.items() if t != topic}
         return request.answer()
 
+    @serves(RequestCode.REGISTER_TOPIC_IN_NAMESRV)
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Add a topic to brokers of other processes: request 217. If one of them is unknown, nothing is added."""
         topic = request.read(headers.RegisterTopicRequestHeader).topic
@@ -322,39 +297,38 @@ class NameServer:
                 broker.topics = {**broker.topics, topic: TopicConfig.from_json(entry, topic)}
         return request.answer()
 
+    @serves(RequestCode.PUT_KV_CONFIG)
     def put_kv(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Set a value of the key-value table: request 100."""
         header = request.read(headers.PutKVConfigRequestHeader)
         change = Change(self._kv, self._kv.setting(header.namespace, header.key, header.value))
         return self._changes.apply(channel, request, [change], request.answer)
 
-    def get_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_KV_CONFIG)
+    def get_kv(self, header: headers.GetKVConfigRequestHeader) -> headers.GetKVConfigResponseHeader:
         """Return a value of the key-value table: request 101."""
-        header = request.read(headers.GetKVConfigRequestHeader)
         value = self._kv.get(header.namespace, header.key)
         if value is None:
             raise RefusalError(
-                ResponseCode.QUERY_NOT_FOUND,
-                f"No config item, Namespace: {header.namespace} Key: {header.key}",
-            )
-        return request.answer(ext=headers.GetKVConfigResponseHeader(value))
+                ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace} Key: {header.key}")
+        return headers.GetKVConfigResponseHeader(value)
 
+    @serves(RequestCode.DELETE_KV_CONFIG)
     def delete_kv(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Remove a value of the key-value table: request 102."""
         header = request.read(headers.DeleteKVConfigRequestHeader)
         change = Change(self._kv, self._kv.deletion(header.namespace, header.key))
         return self._changes.apply(channel, request, [change], request.answer)
 
-    def list_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_KVLIST_BY_NAMESPACE, in_thread=True)
+    def list_kv(self, header: headers.GetKVListByNamespaceRequestHeader) -> dict[str, Any]:
         """Return all values of a namespace: request 219."""
-        namespace = request.read(headers.GetKVListByNamespaceRequestHeader).namespace
-        values = self._kv.namespace(namespace)
+        values = self._kv.namespace(header.namespace)
         if values is None:
-            raise RefusalError(
-                ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}"
-            )
-        return request.answer(body=fastjson.dumps({"table": values}))
+            raise RefusalError(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}")
+        return {"table": values}
 
+    @serves(RequestCode.REGISTER_BROKER)
     def register_broker(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Register a broker of another process: request 103. A large body is read in another thread."""
         header = request.read(headers.RegisterBrokerRequestHeader)
@@ -473,6 +447,7 @@ class NameServer:
                 f"broker {broker.name} brings {len(topics)} topics beside {known} registered ones, the "
                 f"limit is {TOPICS_MAX}")
 
+    @serves(RequestCode.UNREGISTER_BROKER)
     def unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Remove a broker of another process: request 104."""
         header = request.read(headers.UnRegisterBrokerRequestHeader)
@@ -483,6 +458,7 @@ class NameServer:
                 m for m in broker.members.values() if m.address == header.broker_addr and m.channel is not None])
         return request.answer()
 
+    @serves(RequestCode.QUERY_DATA_VERSION)
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return whether a broker's topics have changed since its last registration: request 322."""
         header = request.read(headers.QueryDataVersionRequestHeader)
@@ -496,6 +472,7 @@ class NameServer:
             body=fastjson.dumps(stored) if stored else b"",
         )
 
+    @serves(RequestCode.BROKER_HEARTBEAT)
     def broker_heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Note that a broker is alive: request 904."""
         header = request.read(headers.BrokerHeartbeatRequestHeader)
@@ -511,44 +488,40 @@ class NameServer:
                 return member
         return None
 
-    def broker_members(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_BROKER_MEMBER_GROUP)
+    def broker_members(self, header: headers.GetBrokerMemberGroupRequestHeader) -> dict[str, Any]:
         """Return the addresses of a broker: request 901."""
-        header = request.read(headers.GetBrokerMemberGroupRequestHeader)
         name, cluster = header.broker_name, header.cluster_name
         addresses = {str(number): address for number, address in sorted(self.members(cluster, name).items())}
-        group = {"brokerAddrs": addresses, "brokerName": name, "cluster": cluster}
-        return request.answer(body=fastjson.dumps({"brokerMemberGroup": group}))
+        return {"brokerMemberGroup": {"brokerAddrs": addresses, "brokerName": name, "cluster": cluster}}
 
+    @serves(RequestCode.WIPE_WRITE_PERM_OF_BROKER)
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Remove the write permission from a broker's routes, so that producers do not use it: request 205."""
         name = request.read(headers.WipeWritePermOfBrokerRequestHeader).broker_name
-        self._check_clusters(channel, request, [self._brokers.get(name)])
-        count = self._set_wiped(name, wiped=True)
+        count = self._set_wiped(channel, request, name, wiped=True)
         return request.answer(ext=headers.WipeWritePermOfBrokerResponseHeader(count))
 
+    @serves(RequestCode.ADD_WRITE_PERM_OF_BROKER)
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Restore the write permission in a broker's routes: request 327."""
         name = request.read(headers.AddWritePermOfBrokerRequestHeader).broker_name
-        self._check_clusters(channel, request, [self._brokers.get(name)])
-        count = self._set_wiped(name, wiped=False)
+        count = self._set_wiped(channel, request, name, wiped=False)
         return request.answer(ext=headers.AddWritePermOfBrokerResponseHeader(count))
 
-    def _set_wiped(self, name: str, *, wiped: bool) -> int:
+    def _set_wiped(self, channel: Channel, request: RemotingCommand, name: str, *, wiped: bool) -> int:
         broker = self._brokers.get(name)
+        self._check_clusters(channel, request, [broker])
         if broker is None:
             return 0
         broker.write_wiped = wiped
         return len(broker.topics)
 
 
-def _disabled(request: RemotingCommand, setting: str) -> RemotingCommand:
-    return request.answer(ResponseCode.SYSTEM_ERROR, f"disable: {setting} is false")
+def _refuse_unless(enabled: bool, setting: str) -> None:
+    if not enabled:
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, f"disable: {setting} is false")
 
 
-def _topic_list(
-    request: RemotingCommand, topics: set[str], address: str | None = None
-) -> RemotingCommand:
-    body: dict[str, Any] = {"topicList": sorted(topics)}
-    if address is not None:
-        body["brokerAddr"] = address
-    return request.answer(body=fastjson.dumps(body))
+def _topic_list(topics: set[str]) -> dict[str, Any]:
+    return {"topicList": sorted(topics)}

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace.config import NameServerConfig
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import StoreError
+from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import fastjson
 from tailrace.namesrv.name_server import KVConfigManager, NameServer
 from tailrace.node.topic_config import TopicConfig
@@ -230,8 +230,8 @@ def test_lists_of_topics(ns, kit, channel, broker):
     assert topics(ns.topics_by_cluster, 224, cluster="C2") == ["T", "U"]
     assert topics(ns.system_topics, 304) == ["C2", "DefaultCluster", "broker-a", "far"]
     assert topics(ns.unit_topics, 311) == ["u"]
-    assert topics(ns.unit_topics, 312) == ["v"]
-    assert topics(ns.unit_topics, 313) == ["v"]
+    assert topics(ns.unit_sub_topics, 312) == ["v"]
+    assert topics(ns.unit_sub_only_topics, 313) == ["v"]
     ns.delete_topic(channel, kit.request(216, {"topic": "T"}))
     assert topics(ns.topics_by_cluster, 224, cluster="C2") == ["U"]
 
@@ -294,8 +294,9 @@ def test_topic_lists_can_be_switched_off(kit, channel, clock, tmp_path):
         (ns.all_topics, 206, "enableAllTopicList"), (ns.topics_by_cluster, 224, "enableTopicList"),
         (ns.unit_topics, 311, "enableTopicList"),
     ):
-        answer = ask(channel, kit.request(code, {"cluster": "DefaultCluster"}))
-        assert (answer.code, answer.remark) == (1, f"disable: {setting} is false")
+        with pytest.raises(RefusalError, match=f"disable: {setting} is false") as refused:
+            ask(channel, kit.request(code, {"cluster": "DefaultCluster"}))
+        assert refused.value.code == 1
 
 
 def test_a_route_has_its_order_config_if_that_is_switched_on(kit, channel, clock, tmp_path):

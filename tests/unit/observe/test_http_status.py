@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import uvloop
+from broker_kit import admin_of
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.openmetrics.parser import (
@@ -20,7 +21,6 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailrace.broker import wiring
 from tailrace.broker.consumers.lags import Lag
 from tailrace.broker.statistics.pop_metrics import ReviveProgress
 from tailrace.config import BrokerConfig
@@ -176,7 +176,7 @@ def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
 
 
 def test_what_is_deleted_is_not_shown_any_more(broker, kit, channel):
-    topics = kit.served(wiring.admin_topics(broker))
+    topics = kit.served(admin_of(broker))
     broker.topics.create_if_missing("orders", 1)
     for topic, group in (("orders", "g"), ("others", "g"), ("orders", "h")):
         broker.traffic.take_in(topic, "normal", 1, 100)

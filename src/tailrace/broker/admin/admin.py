@@ -38,6 +38,7 @@ from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.requests.executors import Executors
+from tailrace.requests.processor import RequestProcessor, answers, serves
 from tailrace.requests.reply import Reply, ReplyTasks, as_it_is
 from tailrace.requests.worker import RequestWorker
 
@@ -52,7 +53,7 @@ CQ_BYTES_MAX: Final = 16 << 20
 
 
 @final
-class AdminProcessor:
+class AdminProcessor(RequestProcessor):
     """Returns figures of the broker and its connections, and forwards requests to consumers."""
 
     def __init__(
@@ -69,23 +70,15 @@ class AdminProcessor:
         self.syncs = RequestWorker(loop, executors.worker("sync"))
 
     def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        code = RequestCode
-        slow = self._worker.in_thread
-        server.register(slow(self.runtime_info), code.GET_BROKER_RUNTIME_INFO)
-        server.register(slow(self.all_consumer_offsets), code.GET_ALL_CONSUMER_OFFSET)
-        server.register(self.all_delay_offsets, code.GET_ALL_DELAY_OFFSET)
-        server.register(self.consumer_connections, code.GET_CONSUMER_CONNECTION_LIST)
-        server.register(self.producer_connections, code.GET_PRODUCER_CONNECTION_LIST)
-        server.register(slow(self.all_producers), code.GET_ALL_PRODUCER_INFO)
-        server.register(self.consumer_running_info, code.GET_CONSUMER_RUNNING_INFO)
-        server.register(self._records.first(self.consume_directly, _place), code.CONSUME_MESSAGE_DIRECTLY)
-        server.register(slow(self.query_consume_queue), code.QUERY_CONSUME_QUEUE)
-        server.register(self.syncs.in_thread(self.sync_store), code.SYNC_STORE)
+        """Have a server pass the requests to their methods; the second one may read from the disk first."""
+        super().register(server)
+        server.register(self.syncs.in_thread(self.sync_store), RequestCode.SYNC_STORE)
+        server.register(self._records.first(self.consume_directly, _place), RequestCode.CONSUME_MESSAGE_DIRECTLY)
 
-    def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_BROKER_RUNTIME_INFO, in_thread=True)
+    def runtime_info(self) -> dict[str, Any]:
         """Return figures of the running broker: request 28."""
-        return request.answer(body=fastjson.dumps({"table": self._runtime.table()}))
+        return {"table": self._runtime.table()}
 
     def sync_store(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Sync the log for readers of the directory: a request of Tailrace's own."""
@@ -93,11 +86,13 @@ class AdminProcessor:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, "the queues do not follow the log")
         return request.answer()
 
+    @serves(RequestCode.GET_ALL_CONSUMER_OFFSET, in_thread=True)
     def all_consumer_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the content of ``consumerOffset.json``, for a slave as far as its log: request 43."""
         table, caps = self._offsets.to_json(), self._caps(channel, request)
         return request.answer(body=fastjson.dumps_large(table if caps is None else caps.apply(table)))
 
+    @serves(RequestCode.GET_ALL_DELAY_OFFSET)
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the content of ``delayOffset.json``, for a slave as far as its log: request 45."""
         offsets, caps = self._store.timer_services.delay_offsets, self._caps(channel, request)
@@ -117,39 +112,34 @@ class AdminProcessor:
         inner = self._store.inner
         return None if position >= inner.commit_log.max_offset else OffsetCaps(inner, position)
 
-    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_CONSUMER_CONNECTION_LIST)
+    def consumer_connections(self, header: GetConsumerConnectionListRequestHeader) -> dict[str, Any]:
         """Return the members of a consumer group: request 203."""
-        group = request.read(GetConsumerConnectionListRequestHeader).consumer_group
+        group = header.consumer_group
         info = self._clients.consumers.find(group)
         if info is None:
-            raise RefusalError(
-                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
-            )
-        return request.answer(
-            body=fastjson.dumps({
-                "connectionSet": [m.to_json() for m in info.members.values()],
-                "consumeFromWhere": info.consume_from_where,
-                "consumeType": info.consume_type,
-                "messageModel": info.message_model,
-                "subscriptionTable": {t: s.to_json() for t, s in info.subscriptions.items()},
-            })
-        )
+            raise RefusalError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
+        return {
+            "connectionSet": [m.to_json() for m in info.members.values()],
+            "consumeFromWhere": info.consume_from_where,
+            "consumeType": info.consume_type,
+            "messageModel": info.message_model,
+            "subscriptionTable": {t: s.to_json() for t, s in info.subscriptions.items()},
+        }
 
-    def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_PRODUCER_CONNECTION_LIST)
+    def producer_connections(self, header: GetProducerConnectionListRequestHeader) -> dict[str, Any]:
         """Return the members of a producer group: request 204."""
-        group = request.read(GetProducerConnectionListRequestHeader).producer_group
+        group = header.producer_group
         members = self._clients.producers.members(group)
         if not members:
-            raise RefusalError(
-                ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist"
-            )
-        return request.answer(
-            body=fastjson.dumps({"connectionSet": [m.to_json() for m in members]})
-        )
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
+        return {"connectionSet": [m.to_json() for m in members]}
 
-    def all_producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_ALL_PRODUCER_INFO, in_thread=True)
+    def all_producers(self) -> dict[str, Any]:
         """Return all producers: request 328."""
-        data = {
+        return {"data": {
             group: [
                 {
                     "clientId": m.client_id, "language": m.to_json()["language"],
@@ -159,11 +149,11 @@ class AdminProcessor:
                 for m in members
             ]
             for group, members in self._clients.producers.groups().items()
-        }
-        return request.answer(body=fastjson.dumps({"data": data}))
+        }}
 
     # --- forwarded to a consumer
 
+    @serves(RequestCode.GET_CONSUMER_RUNNING_INFO)
     def consumer_running_info(self, channel: Channel, request: RemotingCommand) -> None:
         """Forward a question about a consumer to that consumer: request 307."""
         header = request.read(GetConsumerRunningInfoRequestHeader)
@@ -198,9 +188,7 @@ class AdminProcessor:
         """Forward a request to a consumer, without the proof of its user; the consumer's answer is sent back later."""
         client = self._clients.consumers.find_client(group, client_id)
         if client is None:
-            raise RefusalError(
-                ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
-            )
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         if len(self._tasks) >= FORWARDS_MAX:
             raise RefusalError(
                 ResponseCode.SYSTEM_BUSY, f"{FORWARDS_MAX} requests wait for consumers already")
@@ -224,9 +212,10 @@ class AdminProcessor:
             )
         return request.answer(found.code, found.remark, found.ext, found.body)
 
-    def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.QUERY_CONSUME_QUEUE, in_thread=True)
+    def query_consume_queue(self, header: QueryConsumeQueueRequestHeader) -> dict[str, Any]:
         """Return units of a queue: request 321."""
-        header, store = request.read(QueryConsumeQueueRequestHeader), self._store
+        store = self._store
         topic, queue_id = header.topic or "", header.queue_id
         config = self._topics.select(topic)
         if config is None or not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
@@ -248,9 +237,7 @@ class AdminProcessor:
             if result.next_begin_offset <= index or room <= 0:
                 break
             index = result.next_begin_offset
-        body: dict[str, Any] = {
-            "maxQueueIndex": until, "minQueueIndex": first, "queueData": units,
-        }
+        body: dict[str, Any] = {"maxQueueIndex": until, "minQueueIndex": first, "queueData": units}
         if group := header.consumer_group:
             info = self._clients.consumers.find(group)
             if info is not None and topic in info.subscriptions:
@@ -258,7 +245,7 @@ class AdminProcessor:
                 body["filterData"] = "null"
             else:
                 body["filterData"] = f"{group}@{topic} is not online!"
-        return request.answer(body=fastjson.dumps(body))
+        return body
 
 
 def _place(request: RemotingCommand) -> int | None:

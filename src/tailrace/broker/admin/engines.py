@@ -13,13 +13,12 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Any, Final, final
 
 from tailrace.broker.core.cold_data import ColdDataFlowControl
 from tailrace.broker.core.settings import properties_in
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
-from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     CheckRocksdbCqWriteProgressRequestHeader,
@@ -28,7 +27,8 @@ from tailrace.formats.requests.broker_headers import (
     SwitchTimerEngineRequestHeader,
 )
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
+from tailrace.requests.processor import RequestProcessor, answers, serves
 
 __all__ = ["EnginesProcessor"]
 
@@ -40,49 +40,38 @@ EXPORTED: Final = ("topics", "subscriptionGroups", "consumerOffsets")
 
 
 @final
-class EnginesProcessor:
+class EnginesProcessor(RequestProcessor):
     """Serves requests that the file store can serve, and refuses the others with a reason."""
 
     def __init__(self, store: MessageStore, config: BrokerConfig, cold: ColdDataFlowControl) -> None:
         self._store, self._config, self._cold = store, config, cold
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        code = RequestCode
-        server.register(self.check_queues, code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS)
-        server.register(self.export_config, code.EXPORT_ROCKSDB_CONFIG_TO_JSON)
-        server.register(self.epochs, code.GET_BROKER_EPOCH_CACHE)
-        server.register(self.set_cold_threshold, code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG)
-        server.register(self.remove_cold_threshold, code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG)
-        server.register(self.cold_data, code.GET_COLD_DATA_FLOW_CTR_INFO)
-        server.register(self.set_read_mode, code.SET_COMMITLOG_READ_MODE)
-        server.register(self.switch_timer_engine, code.SWITCH_TIMER_ENGINE)
-        server.register(self.export_pop_records, code.POP_ROLLBACK)
-
-    def check_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS)
+    def check_queues(self, header: CheckRocksdbCqWriteProgressRequestHeader) -> dict[str, Any]:
         """Answer that there are no queues in RocksDB to compare with files: request 354.
 
         RocketMQ answers that the check is running, and logs its result.
         """
-        request.read(CheckRocksdbCqWriteProgressRequestHeader)
-        return request.answer(body=fastjson.dumps({
-            "checkResult": "It is not CombineConsumeQueueStore, no need check", "checkStatus": CHECK_OK}))
+        return {"checkResult": "It is not CombineConsumeQueueStore, no need check", "checkStatus": CHECK_OK}
 
-    def export_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON)
+    def export_config(self, header: ExportRocksDBConfigToJsonRequestHeader) -> str:
         """Answer success if the named configurations exist, which are JSON files already: request 355."""
-        named = request.read(ExportRocksDBConfigToJsonRequestHeader).config_type.split(";")
+        named = header.config_type.split(";")
         known = {name.lower() for name in EXPORTED}
         for name in filter(None, named):
             if name.strip().lower() not in known:
                 raise RefusalError(
                     ResponseCode.SYSTEM_ERROR,
                     f"Unknown config type: {name[:40]}; known are {', '.join(EXPORTED)}")
-        return request.answer(remark="export done.")
+        return "export done."
 
-    def epochs(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_BROKER_EPOCH_CACHE)
+    def epochs(self) -> None:
         """Refuse a request for the epochs of masters, because there is no controller: request 1007."""
         raise RefusalError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
 
+    @serves(RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG)
     def set_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Set what groups may read from the disk in a period, in bytes: request 2001."""
         self._cold.set_thresholds(properties_in(request.body))
@@ -90,28 +79,32 @@ class EnginesProcessor:
             return request.answer()
         return request.answer(remark="coldDataFlowControlEnable is false: nothing is limited until it is true")
 
+    @serves(RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG)
     def remove_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Remove the threshold of a group: request 2002; success even if the group has no threshold."""
         self._cold.thresholds.pop(request.body.decode(errors="replace"), None)
         return request.answer()
 
-    def cold_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_COLD_DATA_FLOW_CTR_INFO)
+    def cold_data(self) -> dict[str, Any]:
         """Return the thresholds of cold reads and the bytes read: request 2003."""
-        return request.answer(body=fastjson.dumps(self._cold.to_json()))
+        return self._cold.to_json()
 
-    def set_read_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.SET_COMMITLOG_READ_MODE)
+    def set_read_mode(self, header: SetCommitLogReadModeRequestHeader) -> str:
         """Set the read-ahead of the CommitLog, of which only the normal one exists: request 2004."""
-        mode = request.read(SetCommitLogReadModeRequestHeader).mode
+        mode = header.mode
         if mode == READ_NORMAL:
-            return request.answer(remark=f"set commitlog readahead mode success, mode: {mode}")
+            return f"set commitlog readahead mode success, mode: {mode}"
         raise RefusalError(
             ResponseCode.INVALID_PARAMETER,
             "set commitlog readahead mode param value error: READ_AHEAD_MODE="
             + ("1 (random) is not supported" if mode == READ_RANDOM else f"{mode} is neither 0 nor 1"))
 
-    def switch_timer_engine(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.SWITCH_TIMER_ENGINE)
+    def switch_timer_engine(self, header: SwitchTimerEngineRequestHeader) -> str:
         """Choose the timer engine, of which only the timer wheel exists: request 5001."""
-        engine, config = request.read(SwitchTimerEngineRequestHeader).engine, self._store.config
+        engine, config = header.engine, self._store.config
         if not config.timer_wheel_enable:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "broker timerWheelEnable is false")
         if engine == ROCKSDB_TIMELINE:
@@ -126,8 +119,8 @@ class EnginesProcessor:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR,
                 "switch timer engine error: timerStopEnqueue is true, set it to false with updateBrokerConfig")
-        return request.answer(remark="switch timer engine success")
+        return "switch timer engine success"
 
-    def export_pop_records(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.POP_ROLLBACK)
+    def export_pop_records(self) -> None:
         """Answer success: there are no POP records in RocksDB to move to files: request 200056."""
-        return request.answer()

@@ -7,16 +7,11 @@ only one of the next page.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import orjson
 
-from tailrace.formats.requests.broker_headers import GetAllTopicConfigRequestHeader
-from tailrace.formats.requests.consumer_headers import GetAllSubscriptionGroupRequestHeader
-from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.node.topic_config import TopicConfigManager
-
-__all__ = ["groups_page", "page_of", "topics_page"]
+__all__ = ["page_of"]
 
 _Value = TypeVar("_Value")
 
@@ -44,29 +39,3 @@ def _same(known: str | None, version: dict[str, int]) -> bool:
     except orjson.JSONDecodeError:
         return False
     return isinstance(found, dict) and all(found.get(name, 0) == value for name, value in version.items())
-
-
-def topics_page(
-    topics: TopicConfigManager, header: GetAllTopicConfigRequestHeader
-) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the fields and the body of the answer to request 21."""
-    mappings, found = topics.mappings, topics.to_json()
-    table = found["topicConfigTable"]
-    page = page_of(table, header.topic_seq, header.max_topic_num, header.data_version, found["dataVersion"])
-    return {"totalTopicNum": str(len(table))}, {
-        **found, "topicConfigTable": page,
-        "mappingDataVersion": mappings.data_version.to_json(),
-        "topicQueueMappingDetailMap": {
-            name: detail.to_json() for name, detail in list(mappings.table.items()) if name in page},
-        "topicQueueMappingInfoMap": {},
-    }
-
-
-def groups_page(
-    groups: SubscriptionGroupManager, header: GetAllSubscriptionGroupRequestHeader
-) -> tuple[dict[str, str], dict[str, Any]]:
-    """Return the fields and the body of the answer to request 201."""
-    found = groups.to_json()
-    table = found["subscriptionGroupTable"]
-    page = page_of(table, header.group_seq, header.max_group_num, header.data_version, found["dataVersion"])
-    return {"totalGroupNum": str(len(table))}, {**found, "subscriptionGroupTable": page}

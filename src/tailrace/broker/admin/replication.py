@@ -12,12 +12,11 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, final
 
 from tailrace.broker.core.addresses import Addresses
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
-from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     ExchangeHAInfoHeader,
@@ -28,15 +27,16 @@ from tailrace.ha.replicas import Replicas
 from tailrace.ha.slave import Slave
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.remoting.addresses import host_of
+from tailrace.requests.processor import RequestProcessor, answers, serves
 from tailrace.store.retention.min_offsets import encode_ended
 
 __all__ = ["ReplicationProcessor"]
 
 
 @final
-class ReplicationProcessor:
+class ReplicationProcessor(RequestProcessor):
     """Serves requests about the slaves of a master."""
 
     def __init__(
@@ -48,16 +48,7 @@ class ReplicationProcessor:
         self._timers = store.timer_services.messages
         replicas.follow_timers(lambda: None if self._timers is None else self._timers.checkpoint.fields)
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        code = RequestCode
-        server.register(self.timer_checkpoint, code.GET_TIMER_CHECK_POINT)
-        server.register(self.timer_metrics, code.GET_TIMER_METRICS)
-        server.register(self.exchange, code.EXCHANGE_BROKER_HA_INFO)
-        server.register(self.status, code.GET_BROKER_HA_STATUS)
-        server.register(self.reset_master_flush_offset, code.RESET_MASTER_FLUSH_OFFSET)
-        server.register(self.slave_state, code.GET_SLAVE_STATE)
-
+    @serves(RequestCode.GET_TIMER_CHECK_POINT)
     def timer_checkpoint(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return a timer checkpoint, in its form on the disk: request 60."""
         if self._timers is None:
@@ -71,21 +62,22 @@ class ReplicationProcessor:
                 "up to a timer checkpoint of this broker yet")
         return request.answer(body=TIMER_CHECKPOINT.pack(*found))
 
-    def timer_metrics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_TIMER_METRICS)
+    def timer_metrics(self) -> bytes:
         """Return the pending timers of each topic, as in ``timermetrics``: request 61."""
         if self._timers is None:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "The timer message store is not enabled")
-        return request.answer(body=self._timers.metrics.encode())
+        return self._timers.metrics.encode()
 
-    def exchange(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.EXCHANGE_BROKER_HA_INFO)
+    def exchange(self, header: ExchangeHAInfoHeader) -> ExchangeHAInfoHeader | None:
         """Return where slaves copy from; a request that names another master is refused: request 906.
 
         Any client may send it, so it never decides from where a slave copies.
         """
-        header = request.read(ExchangeHAInfoHeader)
         if self._slave is not None:
             if header.master_ha_address is None:
-                return request.answer()
+                return None
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR,
                 f"broker {self._config.broker_name} at {self._addresses.broker} is a slave that finds its master by "
@@ -98,25 +90,23 @@ class ReplicationProcessor:
         if not self._addresses.ha:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, "this broker has no port for slaves; set brokerRole or haListenPort")
-        return request.answer(ext=ExchangeHAInfoHeader(
-            self._addresses.ha, self._replicas.opened_at, self._addresses.broker))
+        return ExchangeHAInfoHeader(self._addresses.ha, self._replicas.opened_at, self._addresses.broker)
 
-    def status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_BROKER_HA_STATUS)
+    def status(self) -> dict[str, Any]:
         """Return the state of each slave, or on a slave that of its connection, as an HARuntimeInfo: request 907."""
         if self._slave is not None:
-            return request.answer(body=fastjson.dumps(self._slave.runtime_info()))
-        return request.answer(body=fastjson.dumps(self._replicas.to_json()))
+            return self._slave.runtime_info()
+        return self._replicas.to_json()
 
-    def slave_state(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_SLAVE_STATE)
+    def slave_state(self) -> dict[str, Any]:
         """Return what a slave copies besides the requests of RocketMQ: request 329004."""
-        return request.answer(body=fastjson.dumps({
-            **encode_ended(dict(self._store.inner.lives.table)),
-            "consumerOrderInfo": self._order.to_json()}))
+        return {**encode_ended(dict(self._store.inner.lives.table)), "consumerOrderInfo": self._order.to_json()}
 
-    def reset_master_flush_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.RESET_MASTER_FLUSH_OFFSET)
+    def reset_master_flush_offset(self, header: ResetMasterFlushOffsetHeader) -> None:
         """Answer success, because this setting of a slave has no effect on a master: request 908."""
-        request.read(ResetMasterFlushOffsetHeader)
-        return request.answer()
 
 
 def _host(address: str) -> str:

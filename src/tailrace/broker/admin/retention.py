@@ -11,23 +11,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import final
+from typing import Any, final
 
 from tailrace.broker.core.deletion import deleted_answer
 from tailrace.errors import RefusalError, StoreError, UnknownTopicError
-from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import FreeBytesRequestHeader, PurgeTopicRequestHeader
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.executors import Executors
+from tailrace.requests.processor import RequestProcessor, answers, serves
 from tailrace.requests.worker import RequestWorker
 
 __all__ = ["RetentionProcessor"]
 
 
 @final
-class RetentionProcessor:
+class RetentionProcessor(RequestProcessor):
     """Serves requests to delete. Requests that may take long run one at a time in a thread."""
 
     def __init__(
@@ -35,30 +35,18 @@ class RetentionProcessor:
     ) -> None:
         self._store = store
         # A separate thread, because a purge waits for the dispatch and for files.
-        self.worker = RequestWorker(loop, executors.worker("retention"))
-        self.clean_queues = self.worker.in_thread(self._clean_queues)
-        self.free_bytes = self.worker.in_thread(self._free_bytes)
-        self.purge_topic = self.worker.in_thread(self._purge_topic)
+        self.worker = self._worker = RequestWorker(loop, executors.worker("retention"))
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.delete_expired_commit_log, RequestCode.DELETE_EXPIRED_COMMITLOG)
-        server.register(
-            self.clean_queues, RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
-        server.register(self.free_bytes, RequestCode.FREE_BYTES)
-        server.register(self.purge_topic, RequestCode.PURGE_TOPIC)
-
-    def delete_expired_commit_log(
-        self, channel: Channel, request: RemotingCommand
-    ) -> RemotingCommand:
+    @answers(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    def delete_expired_commit_log(self) -> None:
         """Have the next 20 passes of retention delete expired files, at any hour: request 329."""
         try:
             self._store.execute_delete_files_manually()
         except StoreError as error:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        return request.answer()
 
-    def _clean_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @serves(RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, in_thread=True)
+    def clean_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Delete the queues of topics that do not exist: requests 316 and 306.
 
         In RocketMQ request 306 also deletes queues of existing topics if all their messages have expired;
@@ -66,12 +54,12 @@ class RetentionProcessor:
         """
         return deleted_answer(request, self._store.deletion.delete_unused())
 
-    def _free_bytes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.FREE_BYTES, in_thread=True)
+    def free_bytes(self, header: FreeBytesRequestHeader) -> dict[str, Any]:
         """Start to free bytes, plan that, or return how far the last request is: a request of Tailrace's own.
 
         The service deletes the files after the answer, with its usual pauses.
         """
-        header = request.read(FreeBytesRequestHeader)
         service = self._store.retention.clean_commit_log
         if header.free_bytes is None:
             found = service.free_request
@@ -86,14 +74,13 @@ class RetentionProcessor:
                 ResponseCode.SYSTEM_ERROR, f"the store takes no changes: {self._store.read_only}")
         else:
             found = service.request_free(header.free_bytes)
-        return request.answer(body=fastjson.dumps(found.to_json()))
+        return found.to_json()
 
-    def _purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.PURGE_TOPIC, in_thread=True)
+    def purge_topic(self, header: PurgeTopicRequestHeader) -> dict[str, Any]:
         """Drop the messages of a topic, of one queue or up to a time if given: a request of Tailrace's own."""
-        header = request.read(PurgeTopicRequestHeader)
         try:
             done = self._store.purge_topic(header.topic, header.queue_id, header.before_ms)
         except UnknownTopicError:  # its text has names that not every user may know
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"there is no topic {header.topic}") from None
-        return request.answer(body=fastjson.dumps({
-            str(queue): {"from": low, "to": high} for queue, (low, high) in done.items()}))
+        return {str(queue): {"from": low, "to": high} for queue, (low, high) in done.items()}

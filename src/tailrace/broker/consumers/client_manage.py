@@ -19,7 +19,6 @@ from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.filters.message_filters import MessageFilters
 from tailrace.filters.subscriptions import TAG, SubscriptionData
-from tailrace.formats import fastjson
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
 from tailrace.formats.requests.consumer_headers import (
@@ -30,7 +29,7 @@ from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.node.subscription_group import SubscriptionGroupConfig
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.bodies import (
     json_object,
     object_in,
@@ -41,6 +40,7 @@ from tailrace.requests.config_changes import (
     MissingConfigError,
     creates_missing,
 )
+from tailrace.requests.processor import RequestProcessor, answers, serves
 from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["ClientManageProcessor"]
@@ -52,7 +52,7 @@ Edit = Callable[[Any], Any]
 
 
 @final
-class ClientManageProcessor:
+class ClientManageProcessor(RequestProcessor):
     """Serves heartbeats, and requests about members."""
 
     def __init__(
@@ -64,13 +64,7 @@ class ClientManageProcessor:
         self._clients, self._filters, self._control, self._traffic = clients, filters, control, traffic
         self.changes = changes
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.heartbeat, RequestCode.HEART_BEAT)
-        server.register(self.unregister_client, RequestCode.UNREGISTER_CLIENT)
-        server.register(self.check_client_config, RequestCode.CHECK_CLIENT_CONFIG)
-        server.register(self.consumer_list, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
-
+    @serves(RequestCode.HEART_BEAT)
     @creates_missing
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Register a client's groups: request 34."""
@@ -167,6 +161,7 @@ class ClientManageProcessor:
         took_ms = (self._clock.monotonic_ns() - begun_ns) // 1_000_000
         self._traffic.counters.add(name, self._config.broker_cluster_name, took_ms)
 
+    @serves(RequestCode.UNREGISTER_CLIENT)
     def unregister_client(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Remove a client from its groups: request 35."""
         header = request.read(UnregisterClientRequestHeader)
@@ -176,6 +171,7 @@ class ClientManageProcessor:
             self._clients.consumers.unregister(channel, header.consumer_group, header.client_id)
         return request.answer()
 
+    @serves(RequestCode.CHECK_CLIENT_CONFIG)
     @creates_missing
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Check that a subscription can be served: request 46."""
@@ -185,15 +181,13 @@ class ClientManageProcessor:
                 str(found.get("topic", "")), str(found.get("subString") or ""), expression_type=str(kind)))
         return request.answer()
 
-    def consumer_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+    def consumer_list(self, header: GetConsumerListByGroupRequestHeader) -> dict[str, Any]:
         """Return the client ids of the members of a group: request 38."""
-        group = request.read(GetConsumerListByGroupRequestHeader).consumer_group
-        info = self._clients.consumers.find(group)
+        info = self._clients.consumers.find(header.consumer_group)
         if info is None:
-            raise RefusalError(
-                ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}"
-            )
-        return request.answer(body=fastjson.dumps({"consumerIdList": info.client_ids()}))
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+        return {"consumerIdList": info.client_ids()}
 
 
 def _creation(manager: ConfigManager[Any, Any], edits: dict[str, Edit]) -> Change:
@@ -203,8 +197,4 @@ def _creation(manager: ConfigManager[Any, Any], edits: dict[str, Edit]) -> Chang
 
 def _beat_answer(request: RemotingCommand, *, sub_changed: bool) -> RemotingCommand:
     return request.answer(
-        ext={
-            "IS_SUPPORT_HEART_BEAT_V2": "true",
-            "IS_SUB_CHANGE": "true" if sub_changed else "false",
-        }
-    )
+        ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if sub_changed else "false"})

@@ -26,8 +26,9 @@ from tailrace.formats.requests.consumer_headers import (
     ResetOffsetRequestHeader,
 )
 from tailrace.logs import get_logger
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.executors import Executors
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Reply, ReplyTasks, as_it_is
 
 __all__ = ["ClientOffsetsProcessor", "push_reset"]
@@ -49,7 +50,7 @@ CPP: Final = LANGUAGES.index("CPP")
 
 
 @final
-class ClientOffsetsProcessor:
+class ClientOffsetsProcessor(RequestProcessor):
     """Collects the current offsets of the members of a group from the members."""
 
     def __init__(
@@ -58,10 +59,7 @@ class ClientOffsetsProcessor:
         self._executors, self._consumers = executors, consumers
         self._tasks = ReplyTasks(loop)
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.status, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
-
+    @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
     def status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Return the offsets of a topic by client id: request 223. Consumers that do not answer are left out."""
         header = request.read(GetConsumerStatusRequestHeader)

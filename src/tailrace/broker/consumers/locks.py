@@ -13,8 +13,9 @@ from tailrace.errors import MessageIllegalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.node.subscription_group import validate_group
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.bodies import json_object, number_in, objects_in, text_in
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["QueueLocksProcessor"]
@@ -25,17 +26,13 @@ LOCKED_MAX: Final = 5_000
 
 
 @final
-class QueueLocksProcessor:
+class QueueLocksProcessor(RequestProcessor):
     """Locks and unlocks queues for members of groups."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clients: ConnectedClients) -> None:
         self._loop, self._clients = loop, clients
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.lock_batch, RequestCode.LOCK_BATCH_MQ)
-        server.register(self.unlock_batch, RequestCode.UNLOCK_BATCH_MQ)
-
+    @serves(RequestCode.LOCK_BATCH_MQ)
     def lock_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Lock queues for orderly consumption: request 41. The answer lists the locked queues."""
         def lock(group: str, client_id: str, queues: list[dict[str, Any]]) -> RemotingCommand:
@@ -44,6 +41,7 @@ class QueueLocksProcessor:
 
         return self._with_queues(channel, request, lock)
 
+    @serves(RequestCode.UNLOCK_BATCH_MQ)
     def unlock_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Unlock queues: request 42."""
         def unlock(group: str, client_id: str, queues: list[dict[str, Any]]) -> RemotingCommand:

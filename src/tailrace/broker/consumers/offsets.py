@@ -108,11 +108,8 @@ class ConsumerOffsetsProcessor:
                 ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic[:NAME_MAX]} not exist!"
             )
         queues = max(config.read_queue_nums, config.write_queue_nums)
-        if queue_id < 0 or (
-            queue_id >= queues and self._store.queue_of(topic, queue_id).max <= 0
-        ):
-            raise RefusalError(
-                ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
+        if queue_id < 0 or (queue_id >= queues and self._store.queue_of(topic, queue_id).max <= 0):
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
         if self._offsets.is_reset(group, topic, queue_id):
             return request.answer(ResponseCode.SUCCESS, "Offset has been previously reset")
         self._offsets.commit(group, topic, queue_id, header.commit_offset)

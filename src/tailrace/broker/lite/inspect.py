@@ -32,7 +32,8 @@ from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
+from tailrace.requests.processor import RequestProcessor, answers, serves
 from tailrace.requests.worker import RequestWorker
 
 __all__ = ["LiteManagerProcessor"]
@@ -54,7 +55,7 @@ class _Lag(NamedTuple):
 
 
 @final
-class LiteManagerProcessor:
+class LiteManagerProcessor(RequestProcessor):
     """Returns what a broker knows of Lite topics, their groups and clients."""
 
     def __init__(
@@ -67,20 +68,11 @@ class LiteManagerProcessor:
         self._topics = store.topics
         self._store, self._registry, self._dispatcher, self._order = store, registry, dispatcher, order
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        slow, code = self._worker.in_thread, RequestCode
-        server.register(slow(self.broker_info), code.GET_BROKER_LITE_INFO)
-        server.register(slow(self.parent_info), code.GET_PARENT_TOPIC_INFO)
-        server.register(self.topic_info, code.GET_LITE_TOPIC_INFO)
-        server.register(self.client_info, code.GET_LITE_CLIENT_INFO)
-        server.register(slow(self.group_info), code.GET_LITE_GROUP_INFO)
-        server.register(self.trigger, code.TRIGGER_LITE_DISPATCH)
-
-    def broker_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_BROKER_LITE_INFO, in_thread=True)
+    def broker_info(self) -> dict[str, Any]:
         """Return numbers of queues, subscriptions and events, the parent topics and the groups: request 200074."""
         topics = {topic for topic, *_ in self._store.queues()}
-        return request.answer(body=fastjson.dumps_large({
+        return {
             "cqTableSize": len(topics), "currentLmqNum": sum(topic.startswith(LMQ_PREFIX) for topic in topics),
             "eventMapSize": len(self._dispatcher), "groupMeta": self._bound_groups(),
             "liteSubscriptionCount": self._registry.count,
@@ -89,11 +81,12 @@ class LiteManagerProcessor:
             "orderInfoCount": len(self._order), "storeType": "default",
             "topicMeta": {
                 topic.topic_name: topic.lite_expiration_min for topic in self._topics.items() if topic.is_lite},
-        }))
+        }
 
-    def parent_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_PARENT_TOPIC_INFO, in_thread=True)
+    def parent_info(self, header: GetParentTopicInfoRequestHeader) -> dict[str, Any]:
         """Return the expiration, the groups and the number of Lite topics of a parent topic: request 200075."""
-        topic = self._parent(request.read(GetParentTopicInfoRequestHeader).topic)
+        topic = self._parent(header.topic)
         name = topic.topic_name
         body: dict[str, Any] = {
             "liteTopicCount": len(lite_queues(self._store, name)),
@@ -102,11 +95,11 @@ class LiteManagerProcessor:
         }
         if groups := self._bound_groups().get(name):
             body["groups"] = groups
-        return request.answer(body=fastjson.dumps(body))
+        return body
 
-    def topic_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_LITE_TOPIC_INFO)
+    def topic_info(self, header: GetLiteTopicInfoRequestHeader) -> dict[str, Any]:
         """Return the offsets and the subscribers of a Lite topic: request 200076."""
-        header = request.read(GetLiteTopicInfoRequestHeader)
         parent = self._parent(header.parent_topic).topic_name
         queue = lite_queue(parent, header.lite_topic)
         start, end = 0, end_of(self._store, queue)
@@ -114,15 +107,15 @@ class LiteManagerProcessor:
         if end > 0:
             start = self._store.queue_of(queue, LMQ_QUEUE_ID).min
             stored_ms = self._store.queue_of(queue, LMQ_QUEUE_ID).store_timestamp(end - 1)
-        return request.answer(body=fastjson.dumps({
+        return {
             "liteTopic": header.lite_topic, "parentTopic": parent,
             "shardingToBroker": is_mine(self._config.broker_name, shards(self._name_servers, parent), queue),
             "subscriber": self._subscribers(queue),
-            "topicOffset": {"lastUpdateTimestamp": stored_ms, "maxOffset": end, "minOffset": start}}))
+            "topicOffset": {"lastUpdateTimestamp": stored_ms, "maxOffset": end, "minOffset": start}}
 
-    def client_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_LITE_CLIENT_INFO)
+    def client_info(self, header: GetLiteClientInfoRequestHeader) -> dict[str, Any]:
         """Return the Lite topics of a client: request 200077."""
-        header = request.read(GetLiteClientInfoRequestHeader)
         if header.max_count <= 0:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "[maxCount] field invalid")
         parent = self._parent(header.parent_topic).topic_name
@@ -143,8 +136,9 @@ class LiteManagerProcessor:
         }
         if mine is not None:
             body["liteTopicSet"] = sorted(mine.queues)[: min(header.max_count, NAMES_MAX)]
-        return request.answer(body=fastjson.dumps(body))
+        return body
 
+    @serves(RequestCode.GET_LITE_GROUP_INFO, in_thread=True)
     def group_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return what a group has not consumed of its Lite topics, or of one of them: request 200078.
 
@@ -166,15 +160,14 @@ class LiteManagerProcessor:
             "lagCountTopK": [lag.to_json() for lag in nlargest(most, lags, key=lambda lag: lag.behind)],
             "lagTimestampTopK": [lag.to_json() for lag in oldest]}))
 
-    def trigger(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.TRIGGER_LITE_DISPATCH)
+    def trigger(self, header: TriggerLiteDispatchRequestHeader) -> None:
         """Look for messages of all Lite topics of a group, or of one of its clients: request 200079."""
-        header = request.read(TriggerLiteDispatchRequestHeader)
         self._lite_group(header.group)
         if header.client_id:
             self._dispatcher.look_for_client(header.client_id, header.group)
         else:
             self._dispatcher.look_for_group(header.group)
-        return request.answer()
 
     # -- parts
 

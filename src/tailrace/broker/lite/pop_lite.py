@@ -52,8 +52,9 @@ from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.caller import Caller, RemotingCaller
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, Reply
 
 __all__ = ["LiteAcks", "LitePopService", "LiteRound", "PopLiteMessageProcessor"]
@@ -229,16 +230,13 @@ class LitePopService:
 
 
 @final
-class PopLiteMessageProcessor:
+class PopLiteMessageProcessor(RequestProcessor):
     """The remoting edge of `LitePopService`."""
 
     def __init__(self, service: LitePopService) -> None:
         self.service = service
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the request that this processor serves."""
-        server.register(self.pop, RequestCode.POP_LITE_MESSAGE)
-
+    @serves(RequestCode.POP_LITE_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Return messages, or hold the pop until there is one: request 200070."""
         caller = RemotingCaller(channel, request, self._answer)

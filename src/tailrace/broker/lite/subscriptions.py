@@ -19,7 +19,7 @@ from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.bodies import (
     json_object,
     number_in,
@@ -29,6 +29,7 @@ from tailrace.requests.bodies import (
 )
 from tailrace.requests.caller import RemotingCaller
 from tailrace.requests.config_changes import ConfigChanges, NotPreparedError
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["LiteSubscriptionProcessor"]
@@ -44,7 +45,7 @@ _Times = dict[tuple[str, int], int]
 
 
 @final
-class LiteSubscriptionProcessor:
+class LiteSubscriptionProcessor(RequestProcessor):
     """Adds, replaces and ends subscriptions. The version of an entry is not looked at, as in RocketMQ."""
 
     def __init__(
@@ -55,10 +56,7 @@ class LiteSubscriptionProcessor:
         self._loop, self._store, self._changes, self._groups = loop, store, changes, groups
         self._offsets, self._client_ids, self._registry = offsets, client_ids, registry
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the request that this processor serves."""
-        server.register(self.change, RequestCode.LITE_SUBSCRIPTION_CTL)
-
+    @serves(RequestCode.LITE_SUBSCRIPTION_CTL)
     def change(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Apply the entries of a body, in their order, up to the first one that is refused: request 200071."""
         return self._changes.serve(

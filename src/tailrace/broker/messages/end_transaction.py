@@ -46,10 +46,11 @@ from tailrace.ha.slave import Slave
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageResult, decode_message_id
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
 from tailrace.requests.executors import Executors
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, Reply, WaitingRequests
 from tailrace.requests.worker import RequestWorker
 from tailrace.store.refused_puts import FLOW_CONTROL
@@ -261,7 +262,7 @@ class TransactionEnds:
 
 
 @final
-class EndTransactionProcessor:
+class EndTransactionProcessor(RequestProcessor):
     """The remoting edge of `TransactionEnds`, and the request to check a message again."""
 
     def __init__(
@@ -272,12 +273,7 @@ class EndTransactionProcessor:
         self._records = records
         self.service = ends
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.end_transaction, RequestCode.END_TRANSACTION)
-        server.register(
-            self._worker.in_thread(self.resume_check), RequestCode.RESUME_CHECK_HALF_MESSAGE)
-
+    @serves(RequestCode.END_TRANSACTION)
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Commit or roll back: request 37."""
         caller = RemotingCaller(channel, request, self._answer)
@@ -286,6 +282,7 @@ class EndTransactionProcessor:
     def _answer(self, channel: Channel, request: RemotingCommand, until: int) -> Answer:
         return when_durable(self.service.durable, channel, request, request.answer(), until)
 
+    @serves(RequestCode.RESUME_CHECK_HALF_MESSAGE, in_thread=True)
     def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Put a copy of a given-up message or a half message, which is then checked again; runs in a thread."""
         header = request.read(ResumeCheckHalfMessageRequestHeader)

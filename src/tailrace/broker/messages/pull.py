@@ -41,9 +41,10 @@ from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import TopicConfig
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.caller import RemotingCaller
 from tailrace.requests.config_changes import ConfigChanges, MissingConfigError, NotPreparedError
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, Reply
 from tailrace.requests.worker import RequestWorker
 
@@ -84,7 +85,7 @@ class _Pull:
 
 
 @final
-class PullMessageProcessor:
+class PullMessageProcessor(RequestProcessor):
     """Serves pulls."""
 
     def __init__(
@@ -109,10 +110,7 @@ class PullMessageProcessor:
         """Pulls that wait for a message."""
         store.topics.on_change(self.hold.topics_changed)
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.pull, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-
+    @serves(RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
     def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Return messages, or hold the pull until one arrives."""
         self._traffic.pulls["ordinary"] += 1

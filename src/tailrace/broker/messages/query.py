@@ -31,6 +31,7 @@ from tailrace.formats.requests.table import Action
 from tailrace.model import BoundaryType, MessageExt
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.requests.processor import RequestProcessor, answers, serves
 from tailrace.requests.worker import RequestWorker
 
 __all__ = ["QueryProcessor"]
@@ -43,31 +44,26 @@ DISPATCH_MS: Final = 1_000
 
 
 @final
-class QueryProcessor:
+class QueryProcessor(RequestProcessor):
     """Returns stored messages and the offsets of queues."""
 
     def __init__(
         self, store: MessageStore, worker: RequestWorker, logical_queues: LogicalQueueRequests, records: Records,
     ) -> None:
-        self._records, self._store = records, store
-        self._in_thread = worker.in_thread
-        self._of_queue = logical_queues.of
+        self._records, self._store, self._worker, self._logical_queues = records, store, worker, logical_queues
 
     def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self._in_thread(self.query_message), RequestCode.QUERY_MESSAGE)
-        server.register(
-            self._records.first(self.view_message, _place_of_view), RequestCode.VIEW_MESSAGE_BY_ID)
-        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-        server.register(self._of_queue(code, self.search_offset, self._in_thread(self.search_offset)), code)
-        for code, serve in (
-            (RequestCode.GET_MAX_OFFSET, self.max_offset), (RequestCode.GET_MIN_OFFSET, self.min_offset),
-        ):
-            server.register(self._of_queue(code, serve), code)
-        code = RequestCode.GET_EARLIEST_MSG_STORETIME  # the oldest record is seldom in memory
-        server.register(
-            self._of_queue(code, self.earliest_store_time, self._in_thread(self.earliest_store_time)), code)
+        """Have a server pass the requests to their methods, those that name logical queues by way of their parts."""
+        super().register(server)
+        server.register(self._records.first(self.view_message, _place_of_view), RequestCode.VIEW_MESSAGE_BY_ID)
+        for code, physical in {
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset, RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+        }.items():
+            server.register(self._logical_queues.of(code, physical, server.processors[code]), code)
 
+    @serves(RequestCode.QUERY_MESSAGE, in_thread=True)
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return messages with a key: request 12."""
         header = request.read(QueryMessageRequestHeader)
@@ -111,9 +107,7 @@ class QueryProcessor:
                 error = found
         self._records.require_record(channel, request, message, Action.GET)
         if record is None:
-            raise RefusalError(
-                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
-            )
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
         if topic and message is None:
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"decode message by the offset failed: {error}") from error
@@ -121,41 +115,38 @@ class QueryProcessor:
             raise RefusalError(ResponseCode.NO_PERMISSION, "The topic does not match the message")
         return request.answer(body=bytes(record))
 
-    def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, in_thread=True)
+    def search_offset(self, header: SearchOffsetRequestHeader) -> SearchOffsetResponseHeader:
         """Return the queue offset of the message at a store time: request 29."""
-        header = request.read(SearchOffsetRequestHeader)
-        boundary = BoundaryType.LOWER
-        if (header.boundary_type or "").upper() == "UPPER":
-            boundary = BoundaryType.UPPER
+        is_upper = (header.boundary_type or "").upper() == "UPPER"
+        boundary = BoundaryType.UPPER if is_upper else BoundaryType.LOWER
         topic = lite_queue(header.topic, header.lite_topic) if header.lite_topic else header.topic
-        offset = self._store.queue_of(topic, header.queue_id).by_time(header.timestamp, boundary)
-        return request.answer(ext=SearchOffsetResponseHeader(offset))
+        queue = self._store.queue_of(topic, header.queue_id)
+        return SearchOffsetResponseHeader(queue.by_time(header.timestamp, boundary))
 
-    def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_MAX_OFFSET)
+    def max_offset(self, header: GetMaxOffsetRequestHeader) -> GetMaxOffsetResponseHeader:
         """Return the end offset of a queue: request 30."""
-        header = request.read(GetMaxOffsetRequestHeader)
         queue = self._store.queue_of(header.topic, header.queue_id)
-        return request.answer(ext=GetMaxOffsetResponseHeader(max(0, queue.max if header.committed else queue.next)))
+        return GetMaxOffsetResponseHeader(max(0, queue.max if header.committed else queue.next))
 
-    def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_MIN_OFFSET)
+    def min_offset(self, header: GetMinOffsetRequestHeader) -> GetMinOffsetResponseHeader:
         """Return the least offset of a queue: request 31."""
-        header = request.read(GetMinOffsetRequestHeader)
-        offset = self._store.queue_of(header.topic, header.queue_id).min
-        if not offset and self._store.topics.has_batch_queues(header.topic) and (
-            self._store.queue_of(header.topic, header.queue_id).max <= 0
-        ):
+        queue = self._store.queue_of(header.topic, header.queue_id)
+        offset = queue.min
+        if not offset and self._store.topics.has_batch_queues(header.topic) and queue.max <= 0:
             offset = -1  # as BatchConsumeQueue returns for a queue that has never had a message
-        return request.answer(ext=GetMinOffsetResponseHeader(offset))
+        return GetMinOffsetResponseHeader(offset)
 
-    def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @answers(RequestCode.GET_EARLIEST_MSG_STORETIME, in_thread=True)  # the oldest record is seldom in memory
+    def earliest_store_time(
+        self, header: GetEarliestMsgStoretimeRequestHeader
+    ) -> GetEarliestMsgStoretimeResponseHeader:
         """Return the store time of the first message of a queue: request 32; -1 if the queue is empty."""
-        header = request.read(GetEarliestMsgStoretimeRequestHeader)
-        topic, queue_id = header.topic, header.queue_id
-        first = self._store.queue_of(topic, queue_id).min
-        timestamp = -1
-        if self._store.queue_of(topic, queue_id).max > max(0, first):
-            timestamp = self._store.queue_of(topic, queue_id).store_timestamp(max(0, first))
-        return request.answer(ext=GetEarliestMsgStoretimeResponseHeader(timestamp))
+        queue = self._store.queue_of(header.topic, header.queue_id)
+        first = max(0, queue.min)
+        return GetEarliestMsgStoretimeResponseHeader(queue.store_timestamp(first) if queue.max > first else -1)
 
 
 def _place_of_view(request: RemotingCommand) -> int:

@@ -15,15 +15,16 @@ from tailrace.formats.requests.message_headers import (
     RecallMessageResponseHeader,
 )
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.timer.recall import RECALLED, recall_messages, was_recalled
 
 __all__ = ["RecallMessageProcessor"]
 
 
 @final
-class RecallMessageProcessor:
+class RecallMessageProcessor(RequestProcessor):
     """Puts the messages that delete timers."""
 
     def __init__(
@@ -35,10 +36,7 @@ class RecallMessageProcessor:
         # A client traces a recall only if the answer has the region.
         self._common_ext = {MSG_REGION: config.region_id}
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.recall, RequestCode.RECALL_MESSAGE)
-
+    @serves(RequestCode.RECALL_MESSAGE)
     def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Put a message that deletes the timer, and answer success. The timer may become due before it is deleted.
 

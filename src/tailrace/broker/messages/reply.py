@@ -36,10 +36,11 @@ from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.caller import RemotingCaller
 from tailrace.requests.config_changes import ConfigChanges, MissingConfigError
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, Reply, ReplyTasks, WaitingRequests, as_it_is
 from tailrace.store.append import kind_of
 from tailrace.store.refused_puts import FLOW_CONTROL
@@ -72,7 +73,7 @@ class _Push(NamedTuple):
 
 
 @final
-class ReplyMessageProcessor:
+class ReplyMessageProcessor(RequestProcessor):
     """Pushes replies to producers and stores them.
 
     With ``durable`` the answer to a pushed reply also waits until the stored reply is durable.
@@ -94,11 +95,6 @@ class ReplyMessageProcessor:
         self._common_ext = {
             MSG_REGION: config.region_id, TRACE_ON: "true" if config.trace_on else "false"}
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.reply, RequestCode.SEND_REPLY_MESSAGE)
-        server.register(self.reply_v2, RequestCode.SEND_REPLY_MESSAGE_V2)
-
     @property
     def pending(self) -> int:
         """Number of replies that are not answered yet."""
@@ -108,10 +104,12 @@ class ReplyMessageProcessor:
         """End the pushes that are under way. Their connections have been closed before."""
         await self._tasks.stop(STOP_S)
 
+    @serves(RequestCode.SEND_REPLY_MESSAGE)
     def reply(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Push and store a reply with long field names: request 324."""
         return self._reply(channel, request, request.read(SendMessageRequestHeader))
 
+    @serves(RequestCode.SEND_REPLY_MESSAGE_V2)
     def reply_v2(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Push and store a reply with short field names: request 325. The answer comes after the push."""
         return self._reply(channel, request, request.read(SendMessageRequestHeaderV2))

@@ -30,17 +30,18 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.kernels import header as header_kernel
 from tailrace.model import PutMessageResult
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.remoting.server import failure_of
 from tailrace.requests.caller import RemotingCaller
 from tailrace.requests.config_changes import ConfigChanges, MissingConfigError
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Reply
 
 __all__ = ["SendMessageProcessor"]
 
 
 @final
-class SendMessageProcessor:
+class SendMessageProcessor(RequestProcessor):
     """The remoting edge of `MessageService`: reads the headers of sends, and encodes the answers."""
 
     def __init__(self, messages: MessageService, changes: ConfigChanges, traffic: Traffic) -> None:
@@ -58,17 +59,13 @@ class SendMessageProcessor:
         """Set the encoded address with which message ids begin."""
         self.msg_id_prefix = store_host.hex().upper().encode()
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.send, RequestCode.SEND_MESSAGE)
-        server.register(self.send_v2, RequestCode.SEND_MESSAGE_V2)
-        server.register(self.send_v2, RequestCode.SEND_BATCH_MESSAGE)
-
+    @serves(RequestCode.SEND_MESSAGE)
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Store a message of a request with long field names: request 10."""
         self._counted["ordinary"] += 1
         return self._send(channel, request, request.read(SendMessageRequestHeader))
 
+    @serves(RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Store a message or a batch of a request with short field names: requests 310 and 320."""
         self._counted["ordinary"] += 1

@@ -30,8 +30,10 @@ from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
+from tailrace.requests.processor import RequestProcessor, serves
+from tailrace.requests.reply import Answer
 from tailrace.timer.parking import fitting_copy
 
 __all__ = ["SendBackProcessor"]
@@ -45,7 +47,7 @@ OWNER_MAX: Final = 100
 
 
 @final
-class SendBackProcessor:
+class SendBackProcessor(RequestProcessor):
     """Puts messages on the retry topic of their group, or among its dead letters.
 
     With ``durable`` answers wait until the message is durable, because the consumer does not send it again.
@@ -57,14 +59,14 @@ class SendBackProcessor:
     ) -> None:
         self._entropy, self._store, self._creations, self._traffic = entropy, store, creations, traffic
         self._control, self._records, self._durable = control, records, durable
-        self.send_back = self._records.first(self._send_back, _place)
-        """Puts the message into the log again and answers success: request 36."""
+        self._first = records.first(self._send_back, _place)
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.send_back, RequestCode.CONSUMER_SEND_MSG_BACK)
+    @serves(RequestCode.CONSUMER_SEND_MSG_BACK)
+    def send_back(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Put a message into the log again and answer success: request 36."""
+        return self._first(channel, request)
 
-    def _send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
+    def _send_back(self, channel: Channel, request: RemotingCommand) -> Answer:
         header = request.read(ConsumerSendMsgBackRequestHeader)
         name, level = header.group, header.delay_level
         group = self._creations.group(name)

@@ -39,9 +39,10 @@ from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.bodies import json_object, number_in, objects_in, text_in
 from tailrace.requests.durable_answers import DurableAnswers, Then, when_durable
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer
 
 __all__ = ["AckMessageProcessor", "AckService"]
@@ -292,28 +293,25 @@ def _stored(result: PutMessageResult, what: str) -> PutMessageResult:
 
 
 @final
-class AckMessageProcessor:
+class AckMessageProcessor(RequestProcessor):
     """The remoting edge of `AckService`."""
 
     def __init__(self, service: AckService) -> None:
         self.service = service
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.ack, RequestCode.ACK_MESSAGE)
-        server.register(self.ack_batch, RequestCode.BATCH_ACK_MESSAGE)
-        server.register(self.change, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
-
+    @serves(RequestCode.ACK_MESSAGE)
     def ack(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Acknowledge one message: request 200051."""
         until = self.service.ack(request.read(AckMessageRequestHeader))
         return when_durable(self.service.durable, channel, request, request.answer(), until)
 
+    @serves(RequestCode.BATCH_ACK_MESSAGE)
     def ack_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Acknowledge messages of one or more checkpoints: request 200151."""
         until = self.service.ack_batch(json_object(request) if request.body else {})
         return when_durable(self.service.durable, channel, request, request.answer(), until)
 
+    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
     def change(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Set when a popped message is visible again: request 200053."""
         changed = self.service.change(request.read(ChangeInvisibleTimeRequestHeader))

@@ -37,9 +37,10 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.model import GetMessageStatus
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.config_changes import ConfigChanges, creates_missing
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, in_turns
 from tailrace.requests.worker import RequestWorker
 
@@ -53,7 +54,7 @@ _Key = tuple[str, int]
 
 
 @final
-class PopInspectProcessor:
+class PopInspectProcessor(RequestProcessor):
     """Reports what a group could pop, without a pop. ``polling`` holds the notifications that wait."""
 
     def __init__(
@@ -72,12 +73,6 @@ class PopInspectProcessor:
         self.lite: Callable[[NotificationRequestHeader, Caller], Answer] | None = None
         """Serves the notifications of clients of Lite topics."""
         self._read_peek = worker.in_thread(self._peeked)
-
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.notification, RequestCode.NOTIFICATION)
-        server.register(self.polling_info, RequestCode.POLLING_INFO)
-        server.register(self.peek, RequestCode.PEEK_MESSAGE)
 
     def _named(
         self, caller: Caller, header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader,
@@ -102,6 +97,7 @@ class PopInspectProcessor:
         offset = self._progress.offsets.query(group, topic, queue_id)
         return self._store.queue_of(topic, queue_id).min if offset < 0 else offset
 
+    @serves(RequestCode.NOTIFICATION)
     def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Answer whether a group has messages, or wait for one: request 200054."""
         header = request.read(NotificationRequestHeader)
@@ -158,6 +154,7 @@ class PopInspectProcessor:
             *key, offset, 1, max_bytes=1, codes=wanted.codes, property_filter=wanted.properties, only_cached=True)
         return result.is_cold or result.status is not GetMessageStatus.NO_MATCHED_MESSAGE
 
+    @serves(RequestCode.POLLING_INFO)
     @creates_missing
     def polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Answer how many pops wait: request 200055."""
@@ -165,6 +162,7 @@ class PopInspectProcessor:
             RemotingCaller(channel, request), request.read(PollingInfoRequestHeader))
         return request.answer(ext=PollingInfoResponseHeader(self._pops.polling_num((topic, group, queue_id))))
 
+    @serves(RequestCode.PEEK_MESSAGE)
     @creates_missing
     def peek(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Return messages that a pop would return, without popping them: request 200052."""

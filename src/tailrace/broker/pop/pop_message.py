@@ -54,10 +54,11 @@ from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.config_changes import ConfigChanges
 from tailrace.requests.durable_answers import DurableAnswers, when_durable
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, in_turns
 
 __all__ = ["PopMessageProcessor", "PopRound", "PopService", "Taken"]
@@ -346,17 +347,14 @@ class PopService:
 
 
 @final
-class PopMessageProcessor:
+class PopMessageProcessor(RequestProcessor):
     """The remoting edge of `PopService`."""
 
     def __init__(self, service: PopService, broker_name: str) -> None:
         self.service = service
         self._broker_name = broker_name
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.pop, RequestCode.POP_MESSAGE)
-
+    @serves(RequestCode.POP_MESSAGE)
     def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Return messages, or hold the pop until one arrives."""
         caller = RemotingCaller(channel, request, self._answer)

@@ -25,9 +25,10 @@ from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.node.message_request_mode import POP, PULL, MessageRequestModeManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import PERM_READ
-from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting import Channel
 from tailrace.requests.bodies import json_object, number_in, text_in
 from tailrace.requests.config_changes import Change, ConfigChanges, creates_missing
+from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, Reply, in_turns
 
 __all__ = ["QueryAssignmentProcessor"]
@@ -42,7 +43,7 @@ STRATEGIES: Final[dict[str, _Allocate]] = {"AVG": averagely, "AVG_BY_CIRCLE": in
 
 
 @final
-class QueryAssignmentProcessor:
+class QueryAssignmentProcessor(RequestProcessor):
     """Allocates queues to the members of a group, for pull or for POP."""
 
     def __init__(
@@ -56,11 +57,7 @@ class QueryAssignmentProcessor:
         self.changes = changes
         self._modes = modes
 
-    def register(self, server: RemotingServer) -> None:
-        """Register the requests that this processor serves."""
-        server.register(self.query, RequestCode.QUERY_ASSIGNMENT)
-        server.register(self.set_mode, RequestCode.SET_MESSAGE_REQUEST_MODE)
-
+    @serves(RequestCode.QUERY_ASSIGNMENT)
     def query(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Return the queues of a member: request 400. Many queues take several turns of the event loop.
 
@@ -124,6 +121,7 @@ class QueryAssignmentProcessor:
             (str(data["brokerName"]), data["readQueueNums"]) for data in route["queueDatas"]
             if data["perm"] & PERM_READ))
 
+    @serves(RequestCode.SET_MESSAGE_REQUEST_MODE)
     @creates_missing
     def set_mode(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Set the mode (pull or POP) of a group on a topic: request 401."""

@@ -37,6 +37,10 @@ from typing import Any, Final, NamedTuple, final
 from tailrace.broker.statistics.counters import Flow
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.env.clock import Clock
+from tailrace.errors import RefusalError
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import ViewBrokerStatsDataRequestHeader
+from tailrace.requests.processor import RequestProcessor, answers
 
 __all__ = ["BrokerStatsManager", "DayTotals", "StatsData", "StatsSnapshot"]
 
@@ -133,7 +137,7 @@ def _snapshot(samples: deque[_Call], *, size: bool, mean: bool) -> StatsSnapshot
 
 
 @final
-class BrokerStatsManager:
+class BrokerStatsManager(RequestProcessor):
     """Samples ``traffic``. One thread calls `step` every `SAMPLE_MS`; any thread calls the other methods."""
 
     def __init__(self, clock: Clock, traffic: Traffic, cluster: str) -> None:
@@ -176,6 +180,16 @@ class BrokerStatsManager:
             item = self._items.get(key)
             if item is not None and item.flow is flow and item.idle:
                 counters.forget(key)
+
+    @answers(RequestCode.VIEW_BROKER_STATS_DATA)
+    def answer(self, header: ViewBrokerStatsDataRequestHeader) -> dict[str, Any]:
+        """Return sum, rate and mean of a statistic in the last minute, hour and day: request 315."""
+        found = self.view(header.stats_name, header.stats_key)
+        if found is None:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist")
+        return {
+            "statsDay": found.day._asdict(), "statsHour": found.hour._asdict(), "statsMinute": found.minute._asdict()}
 
     def view(self, name: str, key: str) -> StatsData | None:
         """Return a statistic by name and key; None if nothing was counted for it."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 
 import pytest
-from broker_kit import clients_of, wired
+from broker_kit import admin_of, clients_of, wired
 
 from tailrace import __version__
 from tailrace.broker import wiring
@@ -22,7 +22,7 @@ from tailrace.node.topic_config import TopicConfig
 
 @pytest.fixture
 def topics(broker, kit):
-    return kit.served(wiring.admin_topics(broker))
+    return kit.served(admin_of(broker))
 
 
 @pytest.fixture
@@ -494,7 +494,7 @@ def reset(broker, kit, channel, store):
 
     def ask(**more):
         ext = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", **more}
-        return kit.served(wiring.reset_offsets(broker)).reset_offset(channel, kit.request(222, ext))
+        return kit.served(wiring.group_offsets(broker)).reset_offset(channel, kit.request(222, ext))
 
     return ask
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from broker_kit import clients_of
+from broker_kit import admin_of, clients_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +40,7 @@ generated = settings(
 def served(broker, kit, store):
     durable = DurableAnswers(broker.loop, store)
     send = wiring.sends(broker, durable, wait_durable=False)
-    return [kit.served(one) for one in (wiring.admin_topics(broker), clients_of(broker), send)]
+    return [kit.served(one) for one in (admin_of(broker), clients_of(broker), send)]
 
 
 def exists(broker, name):
@@ -125,7 +125,7 @@ def test_topics_and_groups_of_a_directory_with_other_names(served, broker, kit, 
 
 def test_an_lmq_queue_with_a_name_that_no_topic_can_have(kit, channel, loop, tmp_path):
     store = kit.open_store(tmp_path / "lmq", config=StoreConfig(enable_lmq=True, enable_multi_dispatch=True))
-    topics = kit.served(wiring.admin_topics(kit.make_broker(store, loop)))
+    topics = kit.served(admin_of(kit.make_broker(store, loop)))
     name = "%LMQ%käse.jpg"
     store.put_inner(MessageExtBrokerInner("orders", 0, b"x", encode_properties({"INNER_MULTI_DISPATCH": name})))
     assert store.queue_of(name, 0).max == 1

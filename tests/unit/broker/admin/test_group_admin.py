@@ -9,7 +9,7 @@ from broker_kit import use_control, wired
 from people import People, sent_by
 
 from tailrace.broker import wiring
-from tailrace.broker.admin.group_admin import GroupAdminProcessor
+from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError, StoreError
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -26,7 +26,7 @@ def modes(broker):
 def processor(broker):
     for topic in ("orders", "bills"):
         broker.topics.update(TopicConfig(topic_name=topic, read_queue_nums=2, write_queue_nums=2))
-    return wired(GroupAdminProcessor, broker)
+    return wired(GroupOffsetsProcessor, broker)
 
 
 def test_the_least_offset_among_groups_and_where_one_is_behind_all(processor, broker, kit, channel):
@@ -78,7 +78,7 @@ def test_a_group_gets_the_offsets_of_another(processor, broker, kit, channel, cl
     ("reader", [("Group:mine", "Update"), ("Group:a", "Get")], 0), ("root", [], 0)])
 def test_a_clone_needs_a_permission_for_the_source_group(processor, broker, kit, channel, user, entries, code):
     use_control(broker, People(**({} if user == "root" else {user: entries})).control)
-    processor = wired(GroupAdminProcessor, broker)
+    processor = wired(GroupOffsetsProcessor, broker)
     broker.offsets.commit("a", "orders", 0, 5)
     answer = kit.served(processor).clone_offset(
         channel, sent_by(user, kit.request(314, {"srcGroup": "a", "destGroup": "mine", "topic": "orders"})))

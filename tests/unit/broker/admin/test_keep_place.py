@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_kit import clients_of
+from broker_kit import admin_of, clients_of
 
 from tailrace.broker import wiring
 from tailrace.formats import fastjson
@@ -19,7 +19,7 @@ class Group:
 
     def __init__(self, broker, kit, channel):
         self.broker, self.kit, self.channel = broker, kit, channel
-        self.topics = kit.served(wiring.admin_topics(broker))
+        self.topics = kit.served(admin_of(broker))
         self.clients = kit.served(clients_of(broker))
         self.pulls = kit.served(wiring.pulls(broker))
 
@@ -98,7 +98,7 @@ def test_a_reset_while_a_member_consumes_shows_as_pulled_too(group, broker, kit,
     group.commit(4)
     assert group.stats() == (4, 4)
     reset = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", "queueId": "0", "offset": "1"}
-    assert wiring.reset_offsets(broker).reset_offset(channel, kit.request(222, reset)).code == 0
+    assert wiring.group_offsets(broker).reset_offset(channel, kit.request(222, reset)).code == 0
     assert group.query().ext["offset"] == "1"
     assert group.commit(4).remark == "Offset has been previously reset"
     told = group.pull(4, sys_flag=5, commit=4)

@@ -108,7 +108,7 @@ def pushing(store, loop, kit, channel):
 
     def ask(language=0, **more):
         ext = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", **more}
-        return wiring.reset_offsets(broker).reset_offset(channel, kit.request(222, ext, language=language))
+        return wiring.group_offsets(broker).reset_offset(channel, kit.request(222, ext, language=language))
 
     return broker, ask
 

@@ -9,9 +9,8 @@ import random
 
 import msgspec
 import pytest
-from broker_kit import wired
+from broker_kit import admin_of, wired
 
-from tailrace.broker import wiring
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.query import QueryProcessor
 from tailrace.env import OsFileSystem
@@ -157,7 +156,7 @@ def test_whatever_is_asked_the_broker_goes_on_and_its_files_stay_readable(tmp_pa
 def test_a_group_that_could_not_be_read_again_is_refused_and_spoils_no_other(
     broker, kit, channel, member
 ):
-    topics = kit.served(wiring.admin_topics(broker))
+    topics = kit.served(admin_of(broker))
     body = f'{{"groupName":"bad",{member}}}'.encode()
     assert topics.update_group(channel, kit.request(200, {}, body)).code == 29
     assert topics.update_group(channel, kit.request(200, {}, b'{"groupName":"good"}')).code == 0
@@ -172,7 +171,7 @@ def test_a_group_that_could_not_be_read_again_is_refused_and_spoils_no_other(
                f'"more":{"[" * 300}{"]" * 300}'],
 )
 def test_so_is_a_topic_and_none_of_its_list_is_created(broker, kit, channel, member):
-    topics = kit.served(wiring.admin_topics(broker))
+    topics = kit.served(admin_of(broker))
     body = f'{{"topicConfigList":[{{"topicName":"first"}},{{"topicName":"bad",{member}}}]}}'
     assert topics.update_topics(channel, kit.request(18, {}, body.encode())).code == 29
     assert broker.topics.select("first") is None

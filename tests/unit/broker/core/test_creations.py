@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from broker_kit import clients_of, use_control, wired
+from broker_kit import admin_of, clients_of, use_control, wired
 from people import People, sent_by
 
 from tailrace.broker import wiring
@@ -37,7 +37,7 @@ class World:
         use_control(broker := self.broker, control)
         sends = wiring.sends(
             broker, DurableAnswers(broker.loop, self.store), wait_durable=False)
-        clients, admin = clients_of(broker), wiring.admin_topics(broker)
+        clients, admin = clients_of(broker), admin_of(broker)
         self.processors = {
             310: sends.send_v2, 11: wiring.pulls(broker).pull, 34: clients.heartbeat,
             36: wired(SendBackProcessor, broker).send_back, 17: admin.update_topic, 18: admin.update_topics,

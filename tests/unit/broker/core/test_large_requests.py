@@ -13,7 +13,7 @@ import tracemalloc
 import zlib
 
 import pytest
-from broker_kit import clients_of
+from broker_kit import admin_of, clients_of
 from flat_open import flat_open
 
 from tailrace.broker import wiring
@@ -288,7 +288,7 @@ def test_a_topic_that_is_named_often_is_looked_at_once(broker, kit, channel, sto
     asked = []
     queue_of = store.queue_of
     store.queue_of = lambda topic, queue_id: asked.append(queue_id) or queue_of(topic, queue_id)
-    answer = kit.served(wiring.admin_topics(broker)).consume_stats(channel, kit.request(
+    answer = kit.served(admin_of(broker)).consume_stats(channel, kit.request(
         208, {"consumerGroup": "g", "topicList": ";".join(["wide"] * 1000)}))
     assert answer.code == 0
     assert len(asked) == 50
@@ -435,7 +435,7 @@ QUEUES = {"consumerGroup": "g", "clientId": "c", "mqSet": [
         {"topicName": f"n{number}", "readQueueNums": 1, "writeQueueNums": 1} for number in range(9)]})])
 def test_the_members_of_a_list_are_checked_in_turns_of_the_event_loop(broker, kit, channel, monkeypatch, code, body):
     """Other requests are served between them, however many there are; here each turn has time for one member."""
-    clients, admin = clients_of(broker), wiring.admin_topics(broker)
+    clients, admin = clients_of(broker), admin_of(broker)
     serve = {41: clients.lock_batch, 42: clients.unlock_batch, 18: admin.update_topics, 225: admin.update_groups}[code]
     turns, times = [], itertools.count()
 

@@ -6,6 +6,7 @@ import json
 from unittest import mock
 
 import pytest
+from broker_kit import admin_of
 from broker_world import Turns, executors_in_place
 from pop_client import Popped
 
@@ -60,7 +61,7 @@ class LiteWorld:
         pops = wiring.pop_consumption(broker)
         self.lite = wiring.lite_topics(broker, pops, self.store.file_system)
         self.inspect = pops.inspect
-        self.acks, self.admin = pops.acks, wiring.admin_topics(broker)
+        self.acks, self.admin = pops.acks, admin_of(broker)
         self.sends = wiring.sends(
             broker, DurableAnswers(self.loop, self.store), wait_durable=False)
         self.store.set_message_arriving_listener(CountedArrivals(broker.traffic, pops, self.lite))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from broker_kit import clients_of
+from broker_kit import admin_of, clients_of
 
 from tailrace.broker import wiring
 from tailrace.broker.messages.service import CODES
@@ -46,7 +46,7 @@ def test_offsets_can_be_committed(lmq, channel, kit):
 
 
 def test_no_config_is_kept_of_them(lmq, channel, kit):
-    topics = kit.served(wiring.admin_topics(lmq))
+    topics = kit.served(admin_of(lmq))
     answer = topics.update_topic(channel, kit.request(17, {**TOPIC, "topic": "%LMQ%a"}))
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "is an LMQ queue" in answer.remark

@@ -7,9 +7,8 @@ import itertools
 import json
 
 import pytest
-from broker_kit import clients_of, wired
+from broker_kit import admin_of, clients_of, wired
 
-from tailrace.broker import wiring
 from tailrace.broker.pop import query_assignment
 from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.client.allocation import averagely, in_turn
@@ -227,7 +226,7 @@ def test_the_mode_of_groups_without_one_is_set_for_all(store, loop, kit, channel
 
 @pytest.fixture
 def update(broker, kit, channel):
-    topics = kit.served(wiring.admin_topics(broker))
+    topics = kit.served(admin_of(broker))
 
     def updated(attributes, many=False):
         group = {"groupName": "g", "attributes": attributes}

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 
 import pytest
-from broker_kit import clients_of, wired
+from broker_kit import admin_of, clients_of, wired
 
 from tailrace.broker import wiring
 from tailrace.broker.messages.send_back import SendBackProcessor
@@ -30,7 +30,7 @@ def served(world, kind):
 
 
 def delete(world, turns, topic="orders"):
-    answer = world.ask(served(world, wiring.admin_topics).delete_topic, {"topic": topic}, code=215)
+    answer = world.ask(served(world, admin_of).delete_topic, {"topic": topic}, code=215)
     assert answer.code == 0
     turns()
     return fastjson.loads(answer.body)
@@ -120,7 +120,7 @@ def test_a_group_takes_its_topics_its_offsets_and_its_pops_along(world, turns):
         world.store.topics.create_if_missing(topic, 1)
     for clean in ("false", "true"):
         world.broker.groups.find_or_create("g")
-        answer = world.ask(served(world, wiring.admin_topics).delete_group, {
+        answer = world.ask(served(world, admin_of).delete_group, {
             "groupName": "g", "cleanOffset": clean}, code=207)
         turns()
         found = fastjson.loads(answer.body)
@@ -139,7 +139,7 @@ def test_a_new_group_begins_at_the_first_message_of_the_new_topic(world, turns):
     asked = {"consumerGroup": "new", "topic": "orders", "queueId": "0"}
     for count in range(3):
         assert world.ask(clients.query_offset, asked, code=14).ext["offset"] == str(begin)
-        stats = world.ask(served(world, wiring.admin_topics).consume_stats, {
+        stats = world.ask(served(world, admin_of).consume_stats, {
             "consumerGroup": "new", "topic": "orders"}, code=208)
         [queue] = fastjson.loads(stats.body)["offsetTable"].values()
         assert (queue["brokerOffset"], queue["consumerOffset"]) == (begin + count, begin)

@@ -8,11 +8,9 @@ import os
 import re
 
 import pytest
-from broker_kit import clients_of, wired
+from broker_kit import admin_of, clients_of, wired
 
-from tailrace.broker import wiring
 from tailrace.broker.admin.runtime_info import RuntimeInfo
-from tailrace.broker.admin.stats import StatsProcessor
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.broker.statistics.broker_stats import BrokerStatsManager
@@ -42,11 +40,11 @@ def stats(broker):
 
 @pytest.fixture
 def processor(broker, kit):
-    return kit.served(StatsProcessor(broker.stats))
+    return kit.served(broker.stats)
 
 
 def seen(processor, channel, kit, name, key):
-    answer = processor.view(channel, kit.request(315, {"statsName": name, "statsKey": key}))
+    answer = processor.answer(channel, kit.request(315, {"statsName": name, "statsKey": key}))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return json.loads(answer.body)
 
@@ -117,7 +115,7 @@ def test_totals_leave_system_topics_out_where_the_name_says_so(
 ])
 def test_statistics_that_do_not_exist_are_named(broker, processor, channel, kit, name, key):
     broker.traffic.arrived("orders", 3, 300)
-    answer = processor.view(channel, kit.request(315, {"statsName": name, "statsKey": key}))
+    answer = processor.answer(channel, kit.request(315, {"statsName": name, "statsKey": key}))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert answer.remark == f"The stats <{name}> <{key}> not exist"
 
@@ -168,7 +166,7 @@ def test_202_208_and_317_report_the_rates(broker, store, stats, clock, channel, 
     broker.topics.update(TopicConfig(topic_name="orders"))
     broker.groups.find_or_create("stock")
     broker.offsets.commit("stock", "orders", 0, 0)
-    topics = kit.served(wiring.admin_topics(broker))
+    topics = kit.served(admin_of(broker))
     broker.traffic.arrived("orders", 50, 5_000)
     broker.traffic.hand_out("orders", "stock", 20, 2_000)
     after(clock, stats, 10)
@@ -321,7 +319,7 @@ def test_208_and_317_show_topics_that_a_group_has_consumed(broker, store, channe
     broker.offsets.commit_pull("stock", "orders", 0, 2)
     broker.clients.consumers.register(kit.FakeChannel(), kit.request(34), "c1", {
         "groupName": "stock", "subscriptionDataSet": [{"topic": "orders"}, {"topic": "bills"}]})
-    topics = wiring.admin_topics(broker)
+    topics = admin_of(broker)
 
     def shown(**more):
         answer = topics.consume_stats(channel, kit.request(208, {"consumerGroup": "stock", **more}))
