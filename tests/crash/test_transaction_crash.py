@@ -12,8 +12,8 @@ from broker_world import InPlace
 from read_there import read_there
 
 from tailrace import MessageStore, StoreConfig
-from tailrace.broker import wiring
 from tailrace.broker.clients.client_manager import ProducerManager
+from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.config import BrokerConfig
 from tailrace.env.entropy import SeededEntropy
@@ -59,7 +59,7 @@ class Broker:
             clients=SimpleNamespace(producers=ProducerManager(clock, 1)), transactions=self.service,
             loop=None, control=None)
         self.service.load()
-        self.checks = wiring.transaction_checks(context)
+        self.checks = context.make(TransactionChecks)
         store.topics.create_if_missing("orders", 1)
 
     def half(self, key, born_ms):

@@ -227,26 +227,13 @@ def together(parts):
 
 
 def wired(kind, broker, *others, **options):
-    """Return a part of a broker, of what the broker has under the names of the constructor's parameters.
-
-    ``others`` are the parameters that it does not have, or that have defaults, in their order.
+    """A part of a broker; ``others`` are the parameters that the broker does not have, or that have defaults, in order.
     """
-    aliases = {
-        "consumers": broker.clients.consumers, "producers": broker.clients.producers, "locks": broker.clients.locks,
-        "client_ids": broker.clients.ids, "modes": broker.state.modes}
-    others = list(others)
-    for name, parameter in inspect.signature(kind).parameters.items():
-        if name in options:
-            continue
-        is_needed = parameter.default is inspect.Parameter.empty
-        if is_needed and (name in aliases or hasattr(broker, name)):
-            options[name] = aliases[name] if name in aliases else getattr(broker, name)
-        elif others:
-            options[name] = others.pop(0)
-        else:
-            assert not is_needed, f"{kind.__name__} needs {name}"
-    assert not others
-    return kind(**options)
+    parameters = inspect.signature(kind).parameters.items()
+    lacks = [name for name, one in parameters if name not in options and (
+        one.default is not inspect.Parameter.empty or not hasattr(broker, name))]
+    assert len(others) <= len(lacks)
+    return broker.make(kind, **dict(zip(lacks, others, strict=False)), **options)
 
 
 @pytest.fixture

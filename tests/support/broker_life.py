@@ -257,7 +257,7 @@ class Clients:
 
         self.ask(
             lambda: world.ask(
-                world.pop_part.pops.pop, RequestCode.POP_MESSAGE,
+                world.pop_part.service.pop_message, RequestCode.POP_MESSAGE,
                 pop_fields(TOPIC, GROUP, made_at, invisibleTime=invisible_ms, maxMsgNums=most)),
             answered, lambda: self.ghosts.append((made_at, made_at + invisible_ms)))
 
@@ -328,9 +328,9 @@ class Clients:
         def request():
             if batch:
                 return world.ask(
-                    world.pop_part.acks.ack_batch, RequestCode.BATCH_ACK_MESSAGE, {},
+                    world.pop_part.acks.ack_messages, RequestCode.BATCH_ACK_MESSAGE, {},
                     batch_ack_body(ones, TOPIC, GROUP, world.config.broker_name))
-            return world.ask(world.pop_part.acks.ack, RequestCode.ACK_MESSAGE, ack_fields(ones[0], GROUP))
+            return world.ask(world.pop_part.acks.ack_message, RequestCode.ACK_MESSAGE, ack_fields(ones[0], GROUP))
 
         self.ask(request, then, never)
 
@@ -350,7 +350,7 @@ class Clients:
 
         self.ask(
             lambda: world.ask(
-                world.pop_part.acks.change, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+                world.pop_part.acks.change_invisible_time, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
                 ack_fields(pop.one, GROUP, invisibleTime=invisible_ms)),
             then, lambda: self.ghosts.append((now, now + invisible_ms)))
 

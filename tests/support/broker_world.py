@@ -15,6 +15,7 @@ from unittest import mock
 from tailrace.broker import wiring
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.proven_topics import ProvenTopics
+from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.wiring import BrokerParts
 from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
@@ -223,7 +224,7 @@ class BrokerWorld:
         self.has_lane = bool(server.lanes)
         self.pop_part = wiring.pop_consumption(broker, durable)
         self.ends = wiring.ends_of_transactions(broker, durable)
-        self.checks = wiring.transaction_checks(broker)
+        self.checks = broker.make(TransactionChecks)
         assert store.wait_dispatched()
         BrokerController._correct_offsets(SimpleNamespace(_broker=broker, _store=store))
         broker.transactions.load()

@@ -179,7 +179,7 @@ class Model:
     def pop(self):
         most, invisible_ms = 1 + self.entropy.randrange(8), self.pick(INVISIBLE_MS)
         ready = self.ready()
-        answer = self.ask(self.world.pop_part.pops.pop, RequestCode.POP_MESSAGE, pop_fields(
+        answer = self.ask(self.world.pop_part.service.pop_message, RequestCode.POP_MESSAGE, pop_fields(
             TOPIC, FREE, self.clock.now_ms(), invisibleTime=invisible_ms, maxMsgNums=most))
         ones = popped(answer, TOPIC, self.world.config.broker_name, FREE)
         self.expect("number of messages", len(ones), min(most, sum(map(len, ready.values()))))
@@ -210,7 +210,7 @@ class Model:
         if pops := self.open_pops(late=late):
             taken = self.pick(pops)
             answer = self.ask(
-                self.world.pop_part.acks.ack, RequestCode.ACK_MESSAGE, ack_fields(taken.one, FREE))
+                self.world.pop_part.acks.ack_message, RequestCode.ACK_MESSAGE, ack_fields(taken.one, FREE))
             self.expect("code of an acknowledgement", answer.code, 0)
             taken.state = "late" if late else "done"
             self.counts["acknowledged late" if late else "acknowledged"] += 1
@@ -219,7 +219,7 @@ class Model:
         if pops := self.open_pops():
             pops = pops[: 1 + self.entropy.randrange(len(pops))]
             answer = self.ask(
-                self.world.pop_part.acks.ack_batch, RequestCode.BATCH_ACK_MESSAGE, {},
+                self.world.pop_part.acks.ack_messages, RequestCode.BATCH_ACK_MESSAGE, {},
                 batch_ack_body([t.one for t in pops], TOPIC, FREE, self.world.config.broker_name))
             self.expect("code of a batch", answer.code, 0)
             for taken in pops:
@@ -231,7 +231,7 @@ class Model:
         if pops := self.open_pops():
             taken = self.pick(pops)
             answer = self.ask(
-                self.world.pop_part.acks.change, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+                self.world.pop_part.acks.change_invisible_time, RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
                 ack_fields(taken.one, FREE, invisibleTime=self.pick(INVISIBLE_MS)))
             self.expect("code of a change", answer.code, 0)
             taken.state = "done"
@@ -258,7 +258,7 @@ class Model:
         ready = self.ready()
         if any(ready.values()):
             return
-        number = self.world.ask(self.world.pop_part.pops.pop, RequestCode.POP_MESSAGE, pop_fields(
+        number = self.world.ask(self.world.pop_part.service.pop_message, RequestCode.POP_MESSAGE, pop_fields(
             TOPIC, FREE, self.clock.now_ms(), invisibleTime=2000, pollTime=60_000))
         self.world.loop.run()
         self.expect("answer of a pop without messages", self.world.answer(number), None)
@@ -300,7 +300,7 @@ class Model:
         wanted = self.readable(self.queues[queue_id], begin)[:most]
         if last is not None and last.is_blocking(now):
             wanted = []
-        answer = self.ask(self.world.pop_part.pops.pop, RequestCode.POP_MESSAGE, pop_fields(
+        answer = self.ask(self.world.pop_part.service.pop_message, RequestCode.POP_MESSAGE, pop_fields(
             TOPIC, ORDERLY, now, invisibleTime=invisible_ms, maxMsgNums=most, queueId=queue_id, order="true"))
         ones = popped(answer, TOPIC, self.world.config.broker_name, ORDERLY)
         self.expect(f"orderly pop of queue {queue_id}", [(one.place[2], one.body) for one in ones], wanted)
@@ -319,7 +319,7 @@ class Model:
             same_time = last is not None and last.pop_time == one.info.pop_time
             belongs = same_time and offset in last.offsets
             answer = self.ask(
-                self.world.pop_part.acks.ack, RequestCode.ACK_MESSAGE, ack_fields(one, ORDERLY))
+                self.world.pop_part.acks.ack_message, RequestCode.ACK_MESSAGE, ack_fields(one, ORDERLY))
             begin = self.known.order_offsets.get(queue_id, 0)
             foreign = same_time and not belongs and offset >= begin  # of another pop of the same millisecond
             self.expect("code of an orderly acknowledgement", answer.code, 13 if foreign else 0)

@@ -46,7 +46,11 @@ from tailrace.broker.lite.pop_lite import LitePopService
 from tailrace.broker.messages.end_transaction import TransactionEnds
 from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
 from tailrace.broker.messages.proven_topics import ProvenTopics
+from tailrace.broker.messages.pull_lane import PullLane
+from tailrace.broker.messages.reply import ReplyMessageProcessor
+from tailrace.broker.messages.send_lane import SendLane
 from tailrace.broker.messages.service import MessageService
+from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.messages.waiters import LongPolling
 from tailrace.broker.pop.ack import AckService
 from tailrace.broker.pop.pop_message import PopService
@@ -71,6 +75,7 @@ from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.tls import TlsOptions
 from tailrace.requests.durable_answers import DurableAnswers
+from tailrace.requests.processor import RequestProcessor
 
 if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
@@ -147,18 +152,18 @@ class BrokerController:
             asyncio.get_running_loop(), self._clock, entropy or SystemEntropy(), store, self._config,
             self._file_system, control=self.access.enforced, outgoing=self._new_client, audit_log=self.audit.file,
             denied=lambda: dict(self.access.control.denied))
-        subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.clients.consumers)
+        subscriptions = broker.make(ProvenSubscriptions)
         running = self._running_settings(auth, proven, subscriptions)
         self._durable, self._synced = broker.durable, broker.synced
         durable, synced = self._waits()
         self._pull = wiring.pulls(broker, subscriptions)
-        self._pull_lane = wiring.pull_lane(broker, subscriptions)
+        self._pull_lane = broker.make(PullLane, proven=subscriptions)
         self._send = wiring.sends(broker, broker.durable, wait_durable=durable is not None, proven=proven)
-        self._pop = wiring.pop_consumption(broker, synced)
-        self._lite = wiring.lite_topics(broker, self._pop, self._file_system)
+        self._lite = wiring.lite_topics(broker, self._file_system)
+        self._pop = wiring.pop_consumption(broker, synced, self._lite)
         self._slave = wiring.slave_services(broker, self.access)
         self._transactions = wiring.ends_of_transactions(broker, durable)
-        self._checks = wiring.transaction_checks(broker)
+        self._checks = broker.make(TransactionChecks)
         self._cleaner = MappingCleaner(
             store, broker.forwarder, self._config.broker_name, self._clock, broker.executors.files)
         self._processors = self._made_processors(running, proven, durable, synced)
@@ -166,10 +171,10 @@ class BrokerController:
     def _made_processors(
         self, running: RunningSettings, proven: ProvenTopics, durable: DurableAnswers | None,
         synced: DurableAnswers | None,
-    ) -> list[_Registers]:
+    ) -> list[RequestProcessor | SendLane | SettingsProcessor | AccessProcessor]:
         broker = self._broker
-        reply = wiring.replies(broker, self._send.messages, durable)
-        retention = RetentionProcessor(broker.loop, self._store, broker.executors)
+        reply = broker.make(ReplyMessageProcessor, messages=self._send.messages, durable=durable)
+        retention = broker.make(RetentionProcessor)
         admin = wiring.admin(broker)
         self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
         self._later: list[_DefersReplies] = [broker.changes, *self._workers, broker.forwarder, reply, self.ends]
@@ -215,7 +220,7 @@ class BrokerController:
     def _watch_users(self, control: AccessControl) -> None:
         broker, access = self._broker, self.access
         departures = access.departures = Departures(
-            broker.loop, control, access.users, access.acls, broker.clients.consumers, broker.clients.locks)
+            broker.loop, control, access.users, access.acls, broker.consumers, broker.locks)
         departures.holds += [*self._polls, broker.cold_reads]
         departures.forget.append(self._lite.registry.forget_clients)
 
@@ -303,9 +308,7 @@ class BrokerController:
         if not has_slave_port(self._store.config):
             return
         broker = self._broker
-        slaves = SlavePort(
-            self._clock, self._store, self._config, broker.executors, broker.addresses, broker.name_servers,
-            broker.outgoing, broker.replicas, listeners)
+        slaves = broker.make(SlavePort, listeners=listeners)
         await slaves.start()
         self._slaves, (host, _, port) = slaves, broker.addresses.ha.rpartition(":")
         self._settings.update(haListenPort=port, brokerIP2=host)
@@ -335,28 +338,23 @@ class BrokerController:
                 offsets.commit(group, topic, queue_id, until)
 
     def _register(self, listeners: Listeners) -> None:
-        """Register the processors at the servers; the one on the VIP port serves no pulls."""
-        for server in (listeners.broker, listeners.vip):
-            if server is not None:
-                self._register_on(server)
-        self._pull.register(listeners.broker)
-        self._pull_lane.register(listeners.broker)
-        self._pop.register(listeners.broker, listeners.vip)
-        for server in filter(None, (listeners.broker, listeners.vip)):
-            self._lite.register(server, pops=server is listeners.broker)
-            self._refuse_on_slave(server)
+        """Register the processors at the servers."""
+        self._register_on(listeners.broker)
+        if listeners.vip is not None:
+            self._register_on(listeners.vip, pulls=False)
         if listeners.namesrv is not None:
             self._register_name_server(listeners.namesrv, listeners.namesrv_address)
 
-    def _refuse_on_slave(self, server: RemotingServer) -> None:
-        if self._slave is not None:
-            SlaveRefusals(reads=self._config.slave_read_enable).register(server)
-
-    def _register_on(self, server: RemotingServer) -> None:
+    def _register_on(self, server: RemotingServer, *, pulls: bool = True) -> None:
+        """Register the processors at a server; ``pulls`` is False for the VIP port: it serves no pulls and pops."""
         server.on_close = self._client_gone
         server.on_activity = partial(self._broker.traffic.counters.add, "CHANNEL_ACTIVITY", value=1)
-        for processor in self._processors:
+        for processor in (*self._processors, *((self._pull, self._pull_lane) if pulls else ())):
             processor.register(server)
+        self._pop.register(server, pops=pulls)
+        self._lite.register(server, pops=pulls)
+        if self._slave is not None:
+            SlaveRefusals(reads=self._config.slave_read_enable).register(server)
 
     def _register_name_server(self, server: RemotingServer, address: str) -> None:
         kv = KVConfigManager(self._file_system, self._store.config_dir)
@@ -408,7 +406,7 @@ class BrokerController:
     @property
     def acks(self) -> AckService:
         """Settles popped messages for every protocol."""
-        return self._pop.acks.service
+        return self._pop.acks
 
     @property
     def ends(self) -> TransactionEnds:
@@ -427,11 +425,6 @@ class BrokerController:
         if self.access.departures is not None:
             self.access.departures.servers.append(server)
         self._register_on(server)
-        self._pull.register(server)
-        self._pull_lane.register(server)
-        self._pop.register(server, None)
-        self._lite.register(server, pops=True)
-        self._refuse_on_slave(server)
         return server
 
     def for_users(self, via: str) -> RemotingServer:
@@ -495,29 +488,24 @@ class BrokerController:
         self._persist_filters()
 
     def _persist_offsets(self) -> None:
-        if self._store.lost_lock:
-            return  # the file now belongs to another process
-        try:
-            self._broker.offsets.persist_if_changed()
-            self._pop.write_prepared()
-        except (StoreError, OSError) as error:  # a stop continues, so that the store is closed
-            events.CONSUMER_OFFSETS_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
+        self._write(
+            events.CONSUMER_OFFSETS_COULD_NOT_BE_WRITTEN, self._broker.offsets.persist_if_changed,
+            self._pop.write_prepared)
 
     def _persist_metrics(self) -> None:
-        if self._store.lost_lock:
-            return  # the file now belongs to another process
-        try:
-            self._broker.transactions.metrics.persist_if_changed()
-        except (StoreError, OSError) as error:
-            events.NUMBERS_OF_HALF_MESSAGES_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
+        self._write(
+            events.NUMBERS_OF_HALF_MESSAGES_COULD_NOT_BE_WRITTEN, self._broker.transactions.metrics.persist_if_changed)
 
     def _persist_filters(self) -> None:
-        if self._store.lost_lock:
-            return
+        self._write(events.CONSUMER_FILTERS_COULD_NOT_BE_WRITTEN, self._broker.consumer_filters.write_prepared)
+
+    def _write(self, failure: events.Event, *steps: Callable[[], None]) -> None:
+        """Write state files, unless they belong to another process by now. After a failure a stop continues."""
         try:
-            self._broker.consumer_filters.write_prepared()
+            for step in () if self._store.lost_lock else steps:
+                step()
         except (StoreError, OSError) as error:
-            events.CONSUMER_FILTERS_COULD_NOT_BE_WRITTEN.log(_log, cause=error)
+            failure.log(_log, cause=error)
 
     async def _wait_durable(self) -> None:
         """Wait up to `PATIENCE_S` until requests that wait for the disk are answered."""
@@ -573,7 +561,3 @@ class _DefersReplies(Protocol):
     @property
     def pending(self) -> int: ...
     async def stop(self) -> None: ...
-
-
-class _Registers(Protocol):
-    def register(self, server: RemotingServer) -> None: ...

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 
 from tailrace import events
 from tailrace.broker.lite.pop_lite import LitePopService, LiteRound
-from tailrace.broker.pop.fields import not_poppable
 from tailrace.broker.pop.pop_message import PopRound, PopService
+from tailrace.broker.pop.requests import not_poppable
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError

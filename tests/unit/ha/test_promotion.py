@@ -66,7 +66,7 @@ def promoted(world, copied, *, killed=False):
 
 
 def pop(world, **changes):
-    number = world.ask(world.pop_part.pops.pop, RequestCode.POP_MESSAGE, pop_fields(
+    number = world.ask(world.pop_part.service.pop_message, RequestCode.POP_MESSAGE, pop_fields(
         TOPIC, GROUP, world.clock.now_ms(), **changes))
     return popped(world.answer(number), TOPIC, "broker-a", GROUP)
 
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_revived_once(world, killed):
     world.dispatch()
     ones = pop(world, queueId=0)
     assert [one.body for one in ones] == [b"0", b"1", b"2"]
-    world.ask(world.pop_part.acks.ack, RequestCode.ACK_MESSAGE, ack_fields(ones[0], GROUP))
+    world.ask(world.pop_part.acks.ack_message, RequestCode.ACK_MESSAGE, ack_fields(ones[0], GROUP))
     assert [one.body for one in pop(world, queueId=1, invisibleTime=40_000)] == [b"3"]
     copied = persisted(world)
     world.run(14_000)

@@ -7,7 +7,7 @@ import json
 import pytest
 from broker_kit import admin_of, wired
 
-from tailrace.broker import wiring
+from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
 from tailrace.config import StoreConfig
 from tailrace.console.figures import Figures
 from tailrace.formats import fastjson
@@ -133,7 +133,7 @@ def test_lags_and_statistics_count_all_queues_that_hold_messages(change, ask, br
 
 def test_a_reset_moves_queues_that_are_not_read_as_well(change, kit, channel, broker):
     change(4)
-    reset = kit.served(wiring.group_offsets(broker)).reset_offset
+    reset = kit.served(broker.make(GroupOffsetsProcessor)).reset_offset
     ext = {"topic": "t", "group": "g", "timestamp": "-1", "isForce": "true"}
     assert reset(channel, kit.request(222, ext)).code == 0
     assert [broker.offsets.query("g", "t", queue_id) for queue_id in range(8)] == [20] * 8

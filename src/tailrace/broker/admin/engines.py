@@ -43,8 +43,8 @@ EXPORTED: Final = ("topics", "subscriptionGroups", "consumerOffsets")
 class EnginesProcessor(RequestProcessor):
     """Serves requests that the file store can serve, and refuses the others with a reason."""
 
-    def __init__(self, store: MessageStore, config: BrokerConfig, cold: ColdDataFlowControl) -> None:
-        self._store, self._config, self._cold = store, config, cold
+    def __init__(self, store: MessageStore, config: BrokerConfig, cold_data: ColdDataFlowControl) -> None:
+        self._store, self._config, self._cold = store, config, cold_data
 
     @answers(RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS)
     def check_queues(self, header: CheckRocksdbCqWriteProgressRequestHeader) -> dict[str, Any]:

@@ -19,15 +19,15 @@ from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.messages.waiters import LongPolling, PollResult
-from tailrace.broker.pop.fields import receipt_of
-from tailrace.broker.pop.progress import PopProgress
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     WRONG_OFFSET,
     Cold,
     Held,
+    PopProgress,
     PopRequests,
     Round,
+    receipt_of,
 )
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig
@@ -57,7 +57,7 @@ from tailrace.requests.caller import Caller, RemotingCaller
 from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, Reply
 
-__all__ = ["LiteAcks", "LitePopService", "LiteRound", "PopLiteMessageProcessor"]
+__all__ = ["LiteAcks", "LitePopService", "LiteRound"]
 
 _log = get_logger(__name__)
 _NOTHING_THERE: Final = WRONG_OFFSET | {
@@ -68,8 +68,6 @@ _NOTHING_THERE: Final = WRONG_OFFSET | {
 class LiteRound(Round[PopLiteMessageRequestHeader]):
     """One run of a pop of Lite topics: its request, and the messages found so far. The last one is its result."""
 
-    code: ResponseCode = ResponseCode.SUCCESS
-    """POLLING_TIMEOUT or POLLING_FULL without messages."""
     found: list[GetMessageResult] = field(default_factory=list)
     """The messages, by queue."""
     counts: list[int] = field(default_factory=list)
@@ -80,16 +78,16 @@ class LiteRound(Round[PopLiteMessageRequestHeader]):
 
 
 @final
-class LitePopService:
+class LitePopService(RequestProcessor):
     """Hands out messages of Lite topics. ``polling`` holds the pops that wait. Used on the event loop only."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig,
         groups: SubscriptionGroupManager, client_ids: ClientIds, traffic: Traffic, progress: PopProgress,
-        requests: PopRequests, registry: LiteSubscriptionRegistry, dispatcher: LiteEventDispatcher,
+        pop_requests: PopRequests, registry: LiteSubscriptionRegistry, dispatcher: LiteEventDispatcher,
     ) -> None:
         self._groups, self._client_ids, self._traffic, self._progress = groups, client_ids, traffic, progress
-        self._requests = requests
+        self._requests = pop_requests
         self._topics = store.topics
         self._store, self.registry, self.dispatcher = store, registry, dispatcher
         limits = config.pop_polling_size, config.max_pop_polling_size
@@ -154,13 +152,9 @@ class LitePopService:
         if made.needs_disk is not None:
             self._requests.read_cold(caller, pop, made.needs_disk, partial(self._pop, pop, caller))
             return None
-        result = self._requests.wait(
-            self.polling, pop, caller, (pop.client_id, pop.consumer_group), EVERYTHING,
-            lambda: self.dispatcher.has_events(pop.client_id))
-        if result is PollResult.WAITS:
-            return None
-        made.code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
-        return made
+        return made if self._requests.ends_empty(
+            made, self.polling, caller, (pop.client_id, pop.consumer_group), EVERYTHING,
+            lambda: self.dispatcher.has_events(pop.client_id)) else None
 
     def _check(self, caller: Caller, pop: PopLiteMessageRequestHeader | NotificationRequestHeader) -> None:
         """Raise RefusalError unless the client may pop Lite topics of the topic for the group."""
@@ -228,19 +222,13 @@ class LitePopService:
             made.later.append(queue)  # the disk is read for one queue at a time
         return result
 
-
-@final
-class PopLiteMessageProcessor(RequestProcessor):
-    """The remoting edge of `LitePopService`."""
-
-    def __init__(self, service: LitePopService) -> None:
-        self.service = service
+    # -- remoting
 
     @serves(RequestCode.POP_LITE_MESSAGE)
-    def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
+    def pop_lite_message(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Return messages, or hold the pop until there is one: request 200070."""
         caller = RemotingCaller(channel, request, self._answer)
-        return caller.answer(self.service.pop(request.read(PopLiteMessageRequestHeader), caller))
+        return caller.answer(self.pop(request.read(PopLiteMessageRequestHeader), caller))
 
     @staticmethod
     def _answer(channel: Channel, request: RemotingCommand, popped: LiteRound) -> Answer:

@@ -7,11 +7,11 @@ from typing import final
 
 from tailrace.broker.lite.inspect import LiteManagerProcessor
 from tailrace.broker.lite.lifecycle import LiteLifecycle
-from tailrace.broker.lite.pop_lite import LitePopService, PopLiteMessageProcessor
+from tailrace.broker.lite.pop_lite import LiteAcks, LitePopService
 from tailrace.broker.lite.queues import end_of
 from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
-from tailrace.broker.pop.free_timers import FreeTimers
-from tailrace.broker.pop.progress import PopProgress
+from tailrace.broker.pop.requests import PopProgress
+from tailrace.broker.pop.service import FreeTimers
 from tailrace.config import BrokerConfig
 from tailrace.env.scheduler import Scheduler
 from tailrace.node.message_store import MessageStore
@@ -29,7 +29,7 @@ class LiteTopics:
     def __init__(
         self, store: MessageStore, config: BrokerConfig, groups: SubscriptionGroupManager, progress: PopProgress,
         free_timers: FreeTimers, service: LitePopService, subscriptions: LiteSubscriptionProcessor,
-        inspect: LiteManagerProcessor, lifecycle: LiteLifecycle,
+        inspect: LiteManagerProcessor, acks: LiteAcks, lifecycle: LiteLifecycle,
     ) -> None:
         self._store, self._config, self._groups = store, config, groups
         self._offsets = progress.offsets
@@ -38,17 +38,14 @@ class LiteTopics:
         self.registry, self.dispatcher = service.registry, service.dispatcher
         self.service = service
         """Hands out messages of Lite topics for every protocol."""
-        self.pops = PopLiteMessageProcessor(service)
-        self.subscriptions, self.inspect = subscriptions, inspect
+        self.subscriptions, self.inspect, self.acks = subscriptions, inspect, acks
         self.lifecycle = lifecycle
         free_timers.on_free.append(self._free)
 
     def register(self, server: RemotingServer, *, pops: bool) -> None:
         """Register the requests; ``pops`` is False for the VIP port, which serves no pops, as in RocketMQ."""
-        self.subscriptions.register(server)
-        self.inspect.register(server)
-        if pops:
-            self.pops.register(server)
+        for part in (self.subscriptions, self.inspect, *((self.service,) if pops else ())):
+            part.register(server)
 
     def start(self, scheduler: Scheduler, every: Callable[[str, float, Callable[[], None]], None]) -> None:
         """Start what runs periodically: in threads with ``scheduler``, on the event loop with ``every``."""

@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol, final
 
-from tailrace.broker.consumers.consumer_checks import check_queue, existing_topic, no_group
 from tailrace.broker.core.revive_log import ReviveLog
-from tailrace.broker.pop.fields import receipt_of
 from tailrace.broker.pop.polling import PopLongPollingService
-from tailrace.broker.pop.progress import PopProgress
-from tailrace.broker.pop.requests import PopRequests
+from tailrace.broker.pop.requests import PopProgress, PopRequests, receipt_of
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
@@ -38,14 +35,13 @@ from tailrace.formats.requests.message_headers import (
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED
 from tailrace.node.message_store import MessageStore
-from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel
 from tailrace.requests.bodies import json_object, number_in, objects_in, text_in
 from tailrace.requests.durable_answers import DurableAnswers, Then, when_durable
 from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer
 
-__all__ = ["AckMessageProcessor", "AckService"]
+__all__ = ["AckService"]
 
 LONG_MAX: Final = (1 << 63) - 1
 ACKS_MAX: Final = 1_000
@@ -75,26 +71,24 @@ class Changed(NamedTuple):
 
 
 @final
-class AckService:
+class AckService(RequestProcessor):
     """Acknowledges messages, and changes the time at which they are visible again.
 
-    The edges of the broker call it with headers, as they do `MessageService`: an edge waits for the disk if the result
-    says so, and makes the answer. All methods raise RefusalError. Used on the event loop only.
+    The gRPC endpoint calls `ack`, `ack_batch` and `change` with headers, waits for the disk if the result says so, and
+    makes the answer. All methods raise RefusalError. Used on the event loop only.
     """
 
     def __init__(
-        self, clock: Clock, store: MessageStore, config: BrokerConfig, groups: SubscriptionGroupManager,
-        traffic: Traffic, revive_log: ReviveLog, progress: PopProgress, requests: PopRequests,
-        polling: PopLongPollingService[Any], durable: DurableAnswers | None = None,
+        self, clock: Clock, store: MessageStore, config: BrokerConfig, traffic: Traffic, revive_log: ReviveLog,
+        progress: PopProgress, pop_requests: PopRequests, polling: PopLongPollingService[Any],
+        durable: DurableAnswers | None = None, lite: LiteAcks | None = None,
     ) -> None:
-        self._clock, self._config, self._groups, self._traffic = clock, config, groups, traffic
-        self._revive_log, self._progress, self._requests = revive_log, progress, requests
-        self._topics = store.topics
+        self._clock, self._config, self._traffic = clock, config, traffic
+        self._revive_log, self._progress, self._requests = revive_log, progress, pop_requests
         self._store, self._polling = store, polling
         self.durable = durable
         """Has the answers that wait for the disk; None if none does."""
-        self.lite: LiteAcks | None = None
-        """Serves requests with ``liteTopic``."""
+        self._of_lite = lite
 
     # -- acknowledgements
 
@@ -162,8 +156,7 @@ class AckService:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"rq names revive queue {revive_queue_id}, there are {self._config.revive_queue_num}")
-        self._check_names(group, topic, queue_id)
-        if existing_topic(self._topics, topic).is_lite:
+        if self._requests.check_popped(group, topic, queue_id).is_lite:
             raise RefusalError(ResponseCode.ILLEGAL_OPERATION, "batch ack lite is not supported.")
         low, high = self._store.queue_of(topic, queue_id).bounds
         ack = Ack(
@@ -262,18 +255,13 @@ class AckService:
     ) -> tuple[str, str, int, int]:
         """Return group, topic, queue and offset of a request after checks. Raises RefusalError."""
         self._requests.check_writable()
-        self._check_names(header.consumer_group, header.topic, header.queue_id)
+        self._requests.check_popped(header.consumer_group, header.topic, header.queue_id)
         return header.consumer_group, header.topic, header.queue_id, header.offset
 
     def _lite(self) -> LiteAcks:
-        if self.lite is None:
+        if self._of_lite is None:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "there are no lite topics")
-        return self.lite
-
-    def _check_names(self, group: str, topic: str, queue_id: int) -> None:
-        check_queue(existing_topic(self._topics, topic), queue_id, ResponseCode.MESSAGE_ILLEGAL)
-        if self._groups.select(group) is None:
-            raise no_group(group)
+        return self._of_lite
 
     def _receipt(self, extra_info: str, queue_id: int) -> ExtraInfo:
         receipt = receipt_of(extra_info, self._config.revive_queue_num)
@@ -283,6 +271,27 @@ class AckService:
                 f"extraInfo is the receipt of queue {receipt.queue_id}, the request names queue {queue_id}")
         return receipt
 
+    # -- remoting
+
+    @serves(RequestCode.ACK_MESSAGE)
+    def ack_message(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Acknowledge one message: request 200051."""
+        until = self.ack(request.read(AckMessageRequestHeader))
+        return when_durable(self.durable, channel, request, request.answer(), until)
+
+    @serves(RequestCode.BATCH_ACK_MESSAGE)
+    def ack_messages(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Acknowledge messages of one or more checkpoints: request 200151."""
+        until = self.ack_batch(json_object(request) if request.body else {})
+        return when_durable(self.durable, channel, request, request.answer(), until)
+
+    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    def change_invisible_time(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Set when a popped message is visible again: request 200053."""
+        changed = self.change(request.read(ChangeInvisibleTimeRequestHeader))
+        return when_durable(
+            self.durable, channel, request, request.answer(ext=changed.header), changed.until, changed.then)
+
 
 def _stored(result: PutMessageResult, what: str) -> PutMessageResult:
     """Return the result of a put. Raises RefusalError if nothing was stored."""
@@ -290,30 +299,3 @@ def _stored(result: PutMessageResult, what: str) -> PutMessageResult:
         raise RefusalError(
             ResponseCode.SYSTEM_ERROR, f"the {what} could not be stored: {result.status.name} {result.remark}".strip())
     return result
-
-
-@final
-class AckMessageProcessor(RequestProcessor):
-    """The remoting edge of `AckService`."""
-
-    def __init__(self, service: AckService) -> None:
-        self.service = service
-
-    @serves(RequestCode.ACK_MESSAGE)
-    def ack(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Acknowledge one message: request 200051."""
-        until = self.service.ack(request.read(AckMessageRequestHeader))
-        return when_durable(self.service.durable, channel, request, request.answer(), until)
-
-    @serves(RequestCode.BATCH_ACK_MESSAGE)
-    def ack_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Acknowledge messages of one or more checkpoints: request 200151."""
-        until = self.service.ack_batch(json_object(request) if request.body else {})
-        return when_durable(self.service.durable, channel, request, request.answer(), until)
-
-    @serves(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
-    def change(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Set when a popped message is visible again: request 200053."""
-        changed = self.service.change(request.read(ChangeInvisibleTimeRequestHeader))
-        return when_durable(
-            self.service.durable, channel, request, request.answer(ext=changed.header), changed.until, changed.then)

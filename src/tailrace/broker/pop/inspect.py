@@ -9,18 +9,17 @@ from typing import Any, Final, final
 
 from tailrace.broker.messages.waiters import PollResult
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
-from tailrace.broker.pop.progress import PopProgress
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     READ_BYTES,
     Held,
+    PopProgress,
     PopRequests,
     arrivals_of,
     retry_topics,
 )
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig
-from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.filters.message_filters import EVERYTHING, MessageFilter
 from tailrace.filters.retry_owner import own_messages
@@ -58,19 +57,20 @@ class PopInspectProcessor(RequestProcessor):
     """Reports what a group could pop, without a pop. ``polling`` holds the notifications that wait."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, store: MessageStore, config: BrokerConfig,
-        changes: ConfigChanges, worker: RequestWorker, traffic: Traffic, progress: PopProgress, requests: PopRequests,
-        pops: PopLongPollingService[Any],
+        self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig,
+        changes: ConfigChanges, worker: RequestWorker, traffic: Traffic, progress: PopProgress,
+        pop_requests: PopRequests, pops: PopLongPollingService[Any],
+        lite: Callable[[NotificationRequestHeader, Caller], Answer] | None = None,
     ) -> None:
-        self._loop, self._clock, self._config, self._traffic = loop, clock, config, traffic
-        self._progress, self._requests = progress, requests
+        self._loop, self._config, self._traffic = loop, config, traffic
+        self._progress, self._requests = progress, pop_requests
         self._topics = store.topics
         self.changes = changes
         self._store, self._pops = store, pops
         self.polling = PopLongPollingService[Held[NotificationRequestHeader]](
             loop, config, store, lambda held: self._notify(held.header, held.caller),
             notify_last=True)
-        self.lite: Callable[[NotificationRequestHeader, Caller], Answer] | None = None
+        self._lite = lite
         """Serves the notifications of clients of Lite topics."""
         self._read_peek = worker.in_thread(self._peeked)
 
@@ -101,15 +101,15 @@ class PopInspectProcessor(RequestProcessor):
     def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Answer whether a group has messages, or wait for one: request 200054."""
         header = request.read(NotificationRequestHeader)
-        header.born_time = self._clock.now_ms()
+        self._requests.arrived(header)
         return self._notify(header, RemotingCaller(channel, request))
 
     def _notify(self, header: NotificationRequestHeader, caller: Caller) -> Answer:
         return self.changes.serve(caller, partial(self._notification, header, caller))
 
     def _notification(self, header: NotificationRequestHeader, caller: Caller) -> Answer:
-        if header.is_lite_consumer and self.lite is not None:
-            return self.lite(header, caller)
+        if header.is_lite_consumer and self._lite is not None:
+            return self._lite(header, caller)
         group, topic, queue_id = self._named(caller, header)
         wanted = self._filter(header)
         found, arrivals = False, arrivals_of(self._traffic, topic, group)

@@ -1,4 +1,4 @@
-"""Pops: request 200050 (PopMessageProcessor), and pops as a service, which the edges of the broker call with headers.
+"""Pops: request 200050 (PopMessageProcessor), and `PopService.pop`, which the gRPC endpoint calls with headers.
 
 A pop takes messages from several queues of a topic, and from the retry topics of its group. For each queue it
 puts a checkpoint into the log and then moves the group's offset past the messages. After that only the
@@ -16,15 +16,13 @@ from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.broker.core.revive_log import ReviveLog
-from tailrace.broker.messages.waiters import PollResult
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
-from tailrace.broker.pop.progress import PopProgress
-from tailrace.broker.pop.records import under_topic
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     WRONG_OFFSET,
     Cold,
     Held,
+    PopProgress,
     PopRequests,
     Round,
     arrivals_of,
@@ -37,8 +35,17 @@ from tailrace.errors import RefusalError, StoreError
 from tailrace.filters.message_filters import EVERYTHING, MessageFilter
 from tailrace.filters.retry_owner import own_messages
 from tailrace.formats import pop as formats
-from tailrace.formats.commitlog import MESSAGE_HEAD
-from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.formats.commitlog import (
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH_V1,
+    MESSAGE_HEAD,
+    MESSAGE_MAGIC_V1,
+    PROPERTIES_LENGTH_LENGTH,
+    decode_properties,
+    text_parts,
+)
+from tailrace.formats.copied_properties import fitting
+from tailrace.formats.names import POP_CK, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
     ExtraInfo,
@@ -49,6 +56,7 @@ from tailrace.formats.requests.message_headers import (
     PopMessageRequestHeader,
     PopMessageResponseHeader,
 )
+from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.message_store import MessageStore
@@ -61,7 +69,7 @@ from tailrace.requests.durable_answers import DurableAnswers, when_durable
 from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, in_turns
 
-__all__ = ["PopMessageProcessor", "PopRound", "PopService", "Taken"]
+__all__ = ["PopRound", "PopService", "Taken"]
 
 _log = get_logger(__name__)
 FROM_START: Final = 0
@@ -92,8 +100,6 @@ class PopRound(Round[PopMessageRequestHeader]):
 
     wanted: MessageFilter
     revive_queue_id: int
-    code: ResponseCode = ResponseCode.SUCCESS
-    """POLLING_TIMEOUT or POLLING_FULL without messages."""
     taken: list[Taken] = field(default_factory=list)
     count: int = 0
     rest: int = 0
@@ -109,17 +115,17 @@ class PopRound(Round[PopMessageRequestHeader]):
 
 
 @final
-class PopService:
+class PopService(RequestProcessor):
     """Hands out messages for a time. ``polling`` holds the pops that wait. Used on the event loop only."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, store: MessageStore, config: BrokerConfig, entropy: Entropy,
         groups: SubscriptionGroupManager, changes: ConfigChanges, traffic: Traffic, revive_log: ReviveLog,
-        progress: PopProgress, requests: PopRequests, durable: DurableAnswers | None = None,
+        progress: PopProgress, pop_requests: PopRequests, durable: DurableAnswers | None = None,
     ) -> None:
         self._loop, self._config, self._entropy, self._groups = loop, config, entropy, groups
         self._changes, self._traffic, self._revive_log, self._progress = changes, traffic, revive_log, progress
-        self._requests = requests
+        self._requests = pop_requests
         self._topics = store.topics
         self._store = store
         self.durable = durable
@@ -178,13 +184,9 @@ class PopService:
             raise made.failure
         if made.refused:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no checkpoint could be stored: {made.refused}")
-        result = self._requests.wait(
-            self.polling, pop, caller, key, made.wanted,
-            lambda: made.rest > 0 or arrivals_of(self._traffic, pop.topic, pop.consumer_group) != made.arrivals)
-        if result is PollResult.WAITS:
-            return None
-        made.code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
-        return made
+        return made if self._requests.ends_empty(
+            made, self.polling, caller, key, made.wanted, lambda: made.rest > 0 or arrivals_of(
+                self._traffic, pop.topic, pop.consumer_group) != made.arrivals) else None
 
     # -- its queues
 
@@ -345,20 +347,13 @@ class PopService:
         self._progress.offsets.commit(pop.consumer_group, topic, queue_id, offset)
         return dict(info.consumed)
 
-
-@final
-class PopMessageProcessor(RequestProcessor):
-    """The remoting edge of `PopService`."""
-
-    def __init__(self, service: PopService, broker_name: str) -> None:
-        self.service = service
-        self._broker_name = broker_name
+    # -- remoting
 
     @serves(RequestCode.POP_MESSAGE)
-    def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Return messages, or hold the pop until one arrives."""
+    def pop_message(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Return messages, or hold the pop until one arrives: request 200050."""
         caller = RemotingCaller(channel, request, self._answer)
-        return caller.answer(self.service.pop(request.read(PopMessageRequestHeader), caller))
+        return caller.answer(self.pop(request.read(PopMessageRequestHeader), caller))
 
     def _answer(self, channel: Channel, request: RemotingCommand, popped: PopRound) -> Answer:
         header = PopMessageResponseHeader(
@@ -372,7 +367,7 @@ class PopMessageProcessor(RequestProcessor):
         answer = request.answer(
             ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, header,
             b"".join(self._records(popped, taken) for taken in popped.taken))
-        return when_durable(self.service.durable, channel, request, answer, popped.until)
+        return when_durable(self.durable, channel, request, answer, popped.until)
 
     def _records(self, popped: PopRound, taken: Taken) -> bytes:
         """Return the messages of a queue; those of a retry topic as messages of the popped topic with receipts."""
@@ -381,9 +376,9 @@ class PopMessageProcessor(RequestProcessor):
             return found.data
         flag = formats.retry_flag(taken.topic)
         return b"".join(
-            under_topic(record, pop.topic, ExtraInfo(
-                taken.offset, popped.pop_time, pop.invisible_time, popped.revive_queue_id, flag, self._broker_name,
-                taken.queue_id, at).encode())
+            _under_topic(record, pop.topic, ExtraInfo(
+                taken.offset, popped.pop_time, pop.invisible_time, popped.revive_queue_id, flag,
+                self._config.broker_name, taken.queue_id, at).encode())
             for record, at in zip(found.records, found.queue_offsets, strict=True))
 
 
@@ -395,3 +390,27 @@ def _order_counts(taken: Taken) -> Iterator[str]:
     # Older clients read only the count of the queue. It is 0 if a message was not popped before.
     least = min(counts.values()) if len(counts) == len(taken.found.queue_offsets) else 0
     yield formats.order_count(topic, queue_id, least)
+
+
+def _under_topic(record: bytes, topic: str, receipt: str) -> bytes:
+    """Return a stored record with another topic and with the receipt as a property.
+
+    A record of another broker may have no room for the receipt. It then loses properties, because a client would know
+    it by the retry topic otherwise. A record is returned unchanged if the topic's name is too long for it.
+    """
+    head = MESSAGE_HEAD.unpack_from(record)
+    _, body_end, _, topic_end = text_parts(record)
+    properties = record[topic_end + PROPERTIES_LENGTH_LENGTH : head.total_size]
+    if properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    properties += encode_properties({POP_CK: receipt})
+    name = topic.encode()
+    if len(name) > MAX_TOPIC_LENGTH_V1:
+        return record
+    if len(properties) > MAX_PROPERTIES_LENGTH:
+        properties = encode_properties(fitting(decode_properties(properties), {POP_CK})[0])
+    made = b"".join((
+        record[MESSAGE_HEAD.size : body_end], bytes((len(name),)), name,
+        len(properties).to_bytes(2, "big"), properties))
+    return MESSAGE_HEAD.struct.pack(*head._replace(
+        total_size=MESSAGE_HEAD.size + len(made), magic=MESSAGE_MAGIC_V1)) + made

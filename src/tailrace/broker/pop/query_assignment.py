@@ -14,8 +14,8 @@ from typing import Any, Final, final
 from tailrace.broker.clients.client_manager import BROADCASTING, ConsumerManager
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.core.name_servers import NameServers
-from tailrace.broker.pop.fields import not_poppable
 from tailrace.broker.pop.polling import ALL_QUEUES
+from tailrace.broker.pop.requests import not_poppable
 from tailrace.client.allocation import averagely, in_turn
 from tailrace.config import BrokerConfig
 from tailrace.errors import StoreError

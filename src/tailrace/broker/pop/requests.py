@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, NamedTuple, TypeVar, final
+from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
 from tailrace.auth.check import AccessControl
-from tailrace.broker.consumers.consumer_checks import check_allowed, consuming_group, readable_topic
+from tailrace.broker.consumers.consumer_checks import (
+    check_allowed,
+    check_queue,
+    consuming_group,
+    existing_topic,
+    no_group,
+    readable_topic,
+)
 from tailrace.broker.consumers.heartbeat import EXPRESSION_MAX
 from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.core.slave_refusals import refuse_on_slave
 from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
-from tailrace.broker.pop.fields import check_poppable
+from tailrace.broker.statistics.pop_metrics import PopMetrics
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
@@ -22,7 +29,7 @@ from tailrace.errors import RefusalError
 from tailrace.filters.message_filters import MessageFilter, MessageFilters
 from tailrace.filters.retry_owner import refuse_shared
 from tailrace.filters.subscriptions import SUB_ALL, TAG, SubscriptionData
-from tailrace.formats.pop import POP_MAX, pop_retry_topics
+from tailrace.formats.pop import POP_MAX, ExtraInfo, pop_retry_topics
 from tailrace.formats.remoting import ResponseCode
 from tailrace.formats.requests.message_headers import (
     NotificationRequestHeader,
@@ -31,13 +38,16 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.ha.slave import Slave
 from tailrace.model import GetMessageResult, GetMessageStatus
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.requests.caller import Caller
 from tailrace.requests.worker import RequestWorker
 
 __all__ = [
-    "MAX_BYTES", "READ_BYTES", "WRONG_OFFSET", "Cold", "Held", "PopRequests", "Round", "arrivals_of", "retry_topics"]
+    "MAX_BYTES", "READ_BYTES", "WRONG_OFFSET", "Cold", "Held", "PopProgress", "PopRequests", "Round", "arrivals_of",
+    "not_poppable", "receipt_of", "retry_topics"]
 
 EARLY_MS: Final = 50
 """Time before its deadline at which a request is answered, so that the client receives the answer in time."""
@@ -77,6 +87,8 @@ class Round(Generic[_Header]):
     """Bytes of the messages found."""
     until: int = 0
     """The answer waits until the log is durable up to this position; 0 if it waits for nothing."""
+    code: ResponseCode = ResponseCode.SUCCESS
+    """POLLING_TIMEOUT or POLLING_FULL without messages."""
 
     def get(
         self, store: MessageStore, topic: str, queue_id: int, offset: int, most: int, wanted: MessageFilter
@@ -130,7 +142,11 @@ class PopRequests:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
-        pop.born_time = self._clock.now_ms()
+        self.arrived(pop)
+
+    def arrived(self, header: _Pop | NotificationRequestHeader) -> None:
+        """Set the time of birth of a request to its arrival."""
+        header.born_time = self._clock.now_ms()
 
     def check_in_time(self, pop: _Pop) -> int:
         """Return the time of the pop, in ms. Raises RefusalError if its client no longer waits."""
@@ -168,6 +184,14 @@ class PopRequests:
         check_poppable(config)
         return config
 
+    def check_popped(self, group: str, topic: str, queue_id: int) -> TopicConfig:
+        """Return the topic of messages that a group may have popped from a queue. Raises RefusalError."""
+        config = existing_topic(self._store.topics, topic)
+        check_queue(config, queue_id, ResponseCode.MESSAGE_ILLEGAL)
+        if self._creations.groups.select(group) is None:
+            raise no_group(group)
+        return config
+
     def filter_of(
         self, topic: str, group: str, expression_type: str | None, expression: str | None
     ) -> MessageFilter:
@@ -198,6 +222,15 @@ class PopRequests:
         left_ms = header.born_time + header.poll_time - EARLY_MS - self._clock.now_ms()
         return polling.poll(Held(caller.reply(), key, wanted, header, caller), left_ms, has_grown)
 
+    def ends_empty(
+        self, made: Round[Any], polling: LongPolling[Any], caller: Caller, key: tuple[object, ...],
+        wanted: MessageFilter, has_grown: Callable[[], bool],
+    ) -> bool:
+        """Have a pop wait that has found no message; return whether its run is the result instead, with its code."""
+        result = self.wait(polling, made.pop, caller, key, wanted, has_grown)
+        made.code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
+        return result is not PollResult.WAITS
+
     def read_cold(self, caller: Caller, pop: _Pop, cold: Cold, run_again: Callable[[Cold], object]) -> None:
         """Have messages read in a thread, then run the pop again. Raises RefusalError if too many reads wait."""
         self._cold_reads.submit(
@@ -224,3 +257,73 @@ def retry_topics(
 def arrivals_of(traffic: Traffic, topic: str, group: str) -> int:
     """Return how many messages have arrived since the start on a topic and on the retry topics of a group."""
     return sum(map(traffic.arrivals, (topic, *pop_retry_topics(topic, group))))
+
+
+@final
+class PopProgress:
+    """The offsets of groups, the messages that they have popped in order, and the number that is in flight."""
+
+    def __init__(
+        self, store: MessageStore, config: BrokerConfig, offsets: ConsumerOffsetManager,
+        order: ConsumerOrderInfoManager, pop_metrics: PopMetrics,
+    ) -> None:
+        self._store, self._config = store, config
+        self.offsets = offsets
+        self.order = order
+        self.metrics = pop_metrics
+
+    def begin(self, topic: str, group: str, queue_id: int, *, from_end: bool) -> int:
+        """Return the offset at which a pop begins: after a reset the new one, for a new group the first one."""
+        offset = self.offsets.take_reset(group, topic, queue_id)
+        if offset is not None:
+            self.order.clear(topic, group, queue_id)
+            self.metrics.reset(topic, group, queue_id)
+        elif (offset := self.offsets.query(group, topic, queue_id)) >= 0:
+            return offset
+        else:
+            offset = self._first(topic, queue_id, from_end=from_end)
+        self.offsets.commit(group, topic, queue_id, offset)
+        return offset
+
+    def _first(self, topic: str, queue_id: int, *, from_end: bool) -> int:
+        """Return the first offset of a group: the start of the queue, or with ``from_end`` its last message.
+
+        With initPopOffsetByCheckMsgInMem a queue whose first message is in memory is read from its start.
+        """
+        queue = self._store.queue_of(topic, queue_id)
+        low = queue.min
+        if not from_end or (
+            low == queue.begin_of_life and self._config.init_pop_offset_by_check_msg_in_mem
+            and not self._store.get_message(topic, queue_id, low, 1, only_cached=True).is_cold
+        ):
+            return low
+        return max(low, queue.max - 1)
+
+
+def not_poppable(topic: str) -> str:
+    """Return why a topic with batch queues is not popped, for users.
+
+    A Java broker hands such messages out, but its clients do not take an inner batch apart when they pop, and the
+    broker cannot put an inner batch that is not acknowledged into a retry topic, so that it is never redelivered.
+    """
+    return (f"the topic[{topic}] has queue.type=BatchCQ, and its messages can be pulled, not popped: use a consumer "
+            "of the remoting protocol in mode PULL")
+
+
+def check_poppable(topic: TopicConfig) -> None:
+    """Raise RefusalError for a topic with batch queues."""
+    if topic.has_batch_queues:
+        raise RefusalError(ResponseCode.NO_PERMISSION, not_poppable(topic.topic_name))
+
+
+def receipt_of(extra_info: str, revive_queues: int) -> ExtraInfo:
+    """Return the receipt in a text. Raises RefusalError if it cannot be a receipt of this broker."""
+    try:
+        receipt = ExtraInfo.decode(extra_info)
+    except ValueError as error:
+        raise RefusalError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+    if not receipt.is_order and not 0 <= receipt.revive_queue_id < revive_queues:
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER,
+            f"extraInfo names revive queue {receipt.revive_queue_id}, there are {revive_queues}")
+    return receipt

@@ -112,15 +112,10 @@ class PopReviveService:
 
     def __init__(
         self, store: MessageStore, config: BrokerConfig, clock: Clock, offsets: ConsumerOffsetManager,
-        groups: SubscriptionGroupManager, revive_log: ReviveLog, metrics: PopMetrics,
+        groups: SubscriptionGroupManager, revive_log: ReviveLog, pop_metrics: PopMetrics,
     ) -> None:
-        self._store = store
-        self._config = config
-        self._clock = clock
-        self._offsets = offsets
-        self._groups = groups
-        self._revive_log = revive_log
-        self._metrics = metrics
+        self._store, self._config, self._clock, self._offsets, self._groups = store, config, clock, offsets, groups
+        self._revive_log, self._metrics = revive_log, pop_metrics
         self._topic = revive_log.topic
         self._queues: dict[int, _Queue] = {}
         self._ends_at_start = {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import final
 
-from tailrace.broker.pop.ack import AckMessageProcessor, AckService
-from tailrace.broker.pop.free_timers import FreeTimers
+from tailrace.broker.pop.ack import AckService
 from tailrace.broker.pop.inspect import PopInspectProcessor
-from tailrace.broker.pop.pop_message import PopMessageProcessor, PopService
-from tailrace.broker.pop.progress import PopProgress
+from tailrace.broker.pop.pop_message import PopService
+from tailrace.broker.pop.requests import PopProgress
 from tailrace.broker.pop.revive import PopReviveService
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
@@ -19,7 +19,37 @@ from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import RemotingServer
 from tailrace.requests.reply import Reply
 
-__all__ = ["PopConsumption"]
+__all__ = ["FreeTimers", "PopConsumption"]
+
+
+@final
+class FreeTimers:
+    """Calls ``on_free`` with topic, group and queue id at the time that was set last. Runs on the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop, self._clock = loop, clock
+        self.on_free: list[Callable[[str, str, int], None]] = []
+        self._timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
+        self._stopped = False
+
+    def set(self, topic: str, group: str, queue_id: int, at_ms: int) -> None:
+        """Set the time, in ms, of a queue and a group."""
+        key = topic, group, queue_id
+        if (before := self._timers.pop(key, None)) is not None:
+            before.cancel()
+        if not self._stopped:
+            self._timers[key] = self._loop.call_later(max(0, at_ms - self._clock.now_ms()) / 1000, self._end, key)
+
+    def _end(self, key: tuple[str, str, int]) -> None:
+        self._timers.pop(key, None)
+        for function in self.on_free:
+            function(*key)
+
+    def stop(self) -> None:
+        """Call nothing any more."""
+        self._stopped = True
+        for timer in self._timers.values():
+            timer.cancel()
 
 
 @final
@@ -39,9 +69,8 @@ class PopConsumption:
                 self.order.clear(topic, group, queue_id)
         self.service = service
         """Hands out messages for every protocol."""
-        self.pops = PopMessageProcessor(service, config.broker_name)
         self.polling = service.polling
-        self.acks = AckMessageProcessor(acks)
+        self.acks = acks
         self.inspect = inspect
         self._notifications = inspect.polling
         self.revive = revive
@@ -52,13 +81,10 @@ class PopConsumption:
             if (free_at := info.visible_at(clock.now_ms())) is not None:
                 free_timers.set(topic, group, queue_id, free_at)
 
-    def register(self, broker: RemotingServer, vip: RemotingServer | None) -> None:
-        """Register the requests. The server on the VIP port serves only acknowledgements, as in RocketMQ."""
-        self.pops.register(broker)
-        self.inspect.register(broker)
-        for server in (broker, vip):
-            if server is not None:
-                self.acks.register(server)
+    def register(self, server: RemotingServer, *, pops: bool) -> None:
+        """Register the requests; ``pops`` is False for the VIP port: only acknowledgements, as in RocketMQ."""
+        for part in (self.acks, *((self.service, self.inspect) if pops else ())):
+            part.register(server)
 
     def start(self, scheduler: Scheduler) -> None:
         """Start the revive service."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace.auth.accesses import group_access, topic_access
-from tailrace.broker.wiring import group_offsets
+from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, choice, entry
 from tailrace.console.actions.jobs import Job
@@ -55,7 +55,7 @@ class ResetGroup:
         header = _header(given)
         broker, group, topic = calls.broker, header.group, header.topic
         calls.check(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-        after = await calls.in_thread(group_offsets(broker).planned, header)
+        after = await calls.in_thread(broker.make(GroupOffsetsProcessor).planned, header)
         rows: list[list[Child]] = []
         skipped = again = 0
         for queue_id, offset in sorted(after.items()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, final
 
-from tailrace.broker.wiring import topics
+from tailrace.broker.admin.topics import TopicsProcessor
 from tailrace.console.actions.calls import Calls
 from tailrace.console.actions.forms import FieldError, Given, Plan, area, choice, entry
 from tailrace.console.actions.jobs import Job
@@ -66,7 +66,7 @@ class PutTopic:
         present = calls.broker.topics.select(name)
         header = _header(name, read, write, int(perm), wanted, present)
         request = calls.check(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        after, _ = topics(calls.broker).planned_topic(calls.channel, request)
+        after, _ = calls.broker.make(TopicsProcessor).planned_topic(calls.channel, request)
         before = {} if present is None else _members(present)
         rows: list[list[Child]] = [
             [member, before.get(member, "-"), value] for member, value in _members(after).items()]

@@ -10,6 +10,7 @@ from broker_kit import admin_of, clients_of, wired
 
 from tailrace import __version__
 from tailrace.broker import wiring
+from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
 from tailrace.broker.messages.query import QueryProcessor
 from tailrace.env import OsFileSystem
 from tailrace.errors import MessageIllegalError, RemotingConnectError, RemotingTimeoutError
@@ -494,7 +495,7 @@ def reset(broker, kit, channel, store):
 
     def ask(**more):
         ext = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", **more}
-        return kit.served(wiring.group_offsets(broker)).reset_offset(channel, kit.request(222, ext))
+        return kit.served(broker.make(GroupOffsetsProcessor)).reset_offset(channel, kit.request(222, ext))
 
     return ask
 

@@ -8,6 +8,7 @@ import pytest
 from broker_kit import admin_of, clients_of
 
 from tailrace.broker import wiring
+from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
 from tailrace.formats import fastjson
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
@@ -98,7 +99,7 @@ def test_a_reset_while_a_member_consumes_shows_as_pulled_too(group, broker, kit,
     group.commit(4)
     assert group.stats() == (4, 4)
     reset = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", "queueId": "0", "offset": "1"}
-    assert wiring.group_offsets(broker).reset_offset(channel, kit.request(222, reset)).code == 0
+    assert broker.make(GroupOffsetsProcessor).reset_offset(channel, kit.request(222, reset)).code == 0
     assert group.query().ext["offset"] == "1"
     assert group.commit(4).remark == "Offset has been previously reset"
     told = group.pull(4, sys_flag=5, commit=4)

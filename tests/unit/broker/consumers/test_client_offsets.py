@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from broker_kit import wired
 
-from tailrace.broker import wiring
+from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
 from tailrace.broker.consumers.client_offsets import ClientOffsetsProcessor
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError, RemotingTimeoutError
@@ -108,7 +108,7 @@ def pushing(store, loop, kit, channel):
 
     def ask(language=0, **more):
         ext = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", **more}
-        return wiring.group_offsets(broker).reset_offset(channel, kit.request(222, ext, language=language))
+        return broker.make(GroupOffsetsProcessor).reset_offset(channel, kit.request(222, ext, language=language))
 
     return broker, ask
 

@@ -58,8 +58,8 @@ class LiteWorld:
 
     def connect(self):
         broker = self.broker
-        pops = wiring.pop_consumption(broker)
-        self.lite = wiring.lite_topics(broker, pops, self.store.file_system)
+        self.lite = wiring.lite_topics(broker, self.store.file_system)
+        pops = wiring.pop_consumption(broker, lite=self.lite)
         self.inspect = pops.inspect
         self.acks, self.admin = pops.acks, admin_of(broker)
         self.sends = wiring.sends(
@@ -130,7 +130,7 @@ class LiteWorld:
             self.lite.subscriptions.change, {}, json.dumps({"subscriptionSet": [entry]}).encode(), 200_071, client)
 
     def pop_answer(self, client="c", **changes):
-        return self.ask(self.lite.pops.pop, {
+        return self.ask(self.lite.service.pop_lite_message, {
             "clientId": client, "consumerGroup": GROUP, "topic": PARENT, "maxMsgNum": 32, "invisibleTime": 10_000,
             "pollTime": 0, "bornTime": self.clock.now_ms(), **changes}, code=200_070, client=client)
 
@@ -141,13 +141,13 @@ class LiteWorld:
         return lite_popped(answer, self.broker_config.broker_name)
 
     def ack(self, one, group=GROUP, **changes):
-        return self.ask(self.acks.ack, {
+        return self.ask(self.acks.ack_message, {
             "consumerGroup": group, "topic": one.topic, "queueId": 0, "extraInfo": one.receipt,
             "offset": one.info.queue_offset, "liteTopic": one.message.properties["__LITE_TOPIC"], **changes},
             code=200_051)
 
     def change(self, one, ms, **changes):
-        return self.ask(self.acks.change, {
+        return self.ask(self.acks.change_invisible_time, {
             "consumerGroup": GROUP, "topic": one.topic, "queueId": 0, "extraInfo": one.receipt,
             "offset": one.info.queue_offset, "liteTopic": one.message.properties["__LITE_TOPIC"],
             "invisibleTime": ms, **changes}, code=200_053)

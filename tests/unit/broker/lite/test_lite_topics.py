@@ -191,7 +191,7 @@ def test_batches_of_acknowledgements_are_refused(world):
     world.send("a")
     one, = world.pop()
     body = batch_ack_body([one], "parent", "lite", "broker-a")
-    answer = world.ask(world.acks.ack_batch, {}, body, 200_151)
+    answer = world.ask(world.acks.ack_messages, {}, body, 200_151)
     assert (answer.code, answer.remark) == (604, "batch ack lite is not supported.")
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tailrace.broker import wiring
 from tailrace.broker.messages import reply as reply_module
+from tailrace.broker.messages.reply import ReplyMessageProcessor
 from tailrace.config import BrokerConfig
 from tailrace.errors import RemotingTimeoutError, StoreError
 from tailrace.formats.commitlog import decode_message, decode_properties
@@ -67,7 +68,7 @@ class Replier:
         self.broker, self.channel, self.kit = broker, channel, kit
         send = wiring.sends(
             broker, durable or DurableAnswers(broker.loop, broker.store), wait_durable=durable is not None)
-        self.processor = wiring.replies(broker, send.messages, durable)
+        self.processor = broker.make(ReplyMessageProcessor, messages=send.messages, durable=durable)
 
     def start(self, fields, body=b"pong", code=325, **options):
         request = self.kit.request(code, fields, body, opaque=9, **options)

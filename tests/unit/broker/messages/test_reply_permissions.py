@@ -11,6 +11,7 @@ from people import People, sent_by
 from tailrace.auth.accesses import Accesses
 from tailrace.broker import wiring
 from tailrace.broker.core import asked
+from tailrace.broker.messages.reply import ReplyMessageProcessor
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.formats.requests.table import REQUESTS
 from tailrace.requests.durable_answers import DurableAnswers
@@ -37,7 +38,7 @@ class World:
         use_control(broker := self.broker, control)
         self.send_processor = wiring.sends(
             broker, DurableAnswers(broker.loop, broker.store), wait_durable=False)
-        self.processor = wiring.replies(broker, self.send_processor.messages)
+        self.processor = broker.make(ReplyMessageProcessor, messages=self.send_processor.messages)
 
     def connect(self, user, client):
         channel = self.kit.FakeChannel(f"10.0.0.9:{len(self.pushed) + 1}")

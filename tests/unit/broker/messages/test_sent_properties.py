@@ -9,6 +9,7 @@ from broker_kit import use_control, wired
 from people import People, sent_by
 
 from tailrace.broker import wiring
+from tailrace.broker.messages.reply import ReplyMessageProcessor
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand
@@ -52,7 +53,7 @@ def send(broker, kit, people, store):
     broker.transactions.load()
     processor = wiring.sends(
         broker, DurableAnswers(broker.loop, store), wait_durable=False)
-    reply = wiring.replies(broker, processor.messages)
+    reply = broker.make(ReplyMessageProcessor, messages=processor.messages)
     for topic in ("own", "%RETRY%mine", "%RETRY%v_mine", "DefaultCluster_REPLY_TOPIC"):
         broker.topics.create_if_missing(topic, 1)
     for group in ("mine", "v_mine"):

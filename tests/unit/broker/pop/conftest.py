@@ -100,7 +100,7 @@ class PopWorld:
         return pop_fields("orders", "g", self.clock.now_ms(), **changes)
 
     def pop_answer(self, **changes):
-        return self.ask(self.pop_part.pops.pop, self.pop_request(**changes))
+        return self.ask(self.pop_part.service.pop_message, self.pop_request(**changes))
 
     def pop(self, **changes):
         """Messages of a pop; an empty list if there was none."""
@@ -110,16 +110,17 @@ class PopWorld:
         return popped(answer, asked["topic"], self.broker_config.broker_name, asked["consumerGroup"])
 
     def ack(self, one, group="g", **changes):
-        return self.ask(self.pop_part.acks.ack, ack_fields(one, group, **changes), code=200_051)
+        return self.ask(self.pop_part.acks.ack_message, ack_fields(one, group, **changes), code=200_051)
 
     def ack_all(self, ones, group="g", **changes):
         body = batch_ack_body(ones, "orders", group, self.broker_config.broker_name, **changes)
-        return self.ask(self.pop_part.acks.ack_batch, {}, body, code=200_151)
+        return self.ask(self.pop_part.acks.ack_messages, {}, body, code=200_151)
 
     def change(self, one, invisible_time, group="g", **changes):
         """Change the time of a message; the answer, and the message with its new receipt."""
         answer = self.ask(
-            self.pop_part.acks.change, ack_fields(one, group, invisibleTime=invisible_time, **changes), code=200_053)
+            self.pop_part.acks.change_invisible_time,
+            ack_fields(one, group, invisibleTime=invisible_time, **changes), code=200_053)
         return answer, one if answer.code else changed(one, answer)
 
     def records(self, topic=None):

@@ -37,7 +37,7 @@ def batches(world):
 @pytest.mark.parametrize("queue_id", [-1, 0])
 def test_a_pop_is_refused_by_name_and_changes_nothing(batches, order, queue_id):
     with pytest.raises(RefusalError, match=REFUSED) as caught:
-        batches.ask(batches.pop_part.pops.pop, pop_fields(
+        batches.ask(batches.pop_part.service.pop_message, pop_fields(
             "B", "g", batches.clock.now_ms(), queueId=queue_id, order=order))
     assert caught.value.code == 16
     assert batches.broker.offsets.entries() == []

@@ -11,6 +11,7 @@ from broker_kit import admin_of, clients_of, wired
 
 from tailrace.broker import wiring
 from tailrace.broker.messages.send_back import SendBackProcessor
+from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import SysFlag, decode_properties
@@ -189,7 +190,7 @@ def test_a_half_message_of_a_deleted_topic_is_never_committed(world, turns, loop
         with pytest.raises(RefusalError, match="was deleted after the half message was sent"):
             end(world, committed)
         world.clock.advance(60_000)
-        loop.run_until_complete(asyncio.wait_for(wiring.transaction_checks(world.broker).run_pass(), 10))
+        loop.run_until_complete(asyncio.wait_for(world.broker.make(TransactionChecks).run_pass(), 10))
     assert caplog.text.count("half message of a deleted topic is dropped") == 2
     assert not service.queue.is_pending(committed.queue_offset)
     assert not service.queue.is_pending(checked.queue_offset)

@@ -108,7 +108,7 @@ def test_other_requests_are_served_while_many_queues_are_looked_at(world, loop, 
     async def ask():
         ext = world.pop_request(topic="wide", pollTime=100)
         if serve == "pop":
-            assert world.ask(world.pop_part.pops.pop, ext) is None
+            assert world.ask(world.pop_part.service.pop_message, ext) is None
         else:
             assert world.ask(world.pop_part.inspect.notification, ext, code=200_054) is None
         assert world.channel.held == 1

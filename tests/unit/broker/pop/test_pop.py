@@ -208,7 +208,7 @@ def test_a_batch_acknowledgement_is_checked_before_any_of_it_counts(world):
             world.ack_all(ones, **changes)
         assert type(raised.value).__name__ in {"RefusalError", "MessageIllegalError"}
     with pytest.raises(Exception, match="no message"):
-        world.ask(world.pop_part.acks.ack_batch, {}, b"{}", 200_151)
+        world.ask(world.pop_part.acks.ack_messages, {}, b"{}", 200_151)
     world.run(14_000)
     assert bodies(world.pop()) == [b"a"]
 

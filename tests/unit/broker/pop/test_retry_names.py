@@ -263,7 +263,7 @@ def test_a_user_of_one_group_does_not_get_the_retries_of_another_one_with_this_n
     if group == "mine":
         asked = pairs.pop_request(consumerGroup="mine", topic=SHARED)
         inspect = pairs.pop_part.inspect
-        for code, processor in ((200_050, pairs.pop_part.pops.pop), (200_052, inspect.peek),
+        for code, processor in ((200_050, pairs.pop_part.service.pop_message), (200_052, inspect.peek),
                                 (200_054, inspect.notification), (200_055, inspect.polling_info)):
             if user == "root":
                 assert pairs.ask(serve(processor), asked, code=code).code != 16

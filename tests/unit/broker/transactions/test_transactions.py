@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from people import People, sent_by
 
 from tailrace.broker import wiring
-from tailrace.broker.messages.transaction_checks import Verdict
+from tailrace.broker.messages.transaction_checks import TransactionChecks, Verdict
 from tailrace.broker.transactions.half_messages import (
     committed_message,
     make_half,
@@ -130,7 +130,7 @@ def half(stored_ms, born_ms=5, **properties):
 @pytest.mark.parametrize("born_ms", [0, -1, (1 << 63) - 1])
 def test_age_and_number_of_checks_say_what_becomes_of_a_half_message(broker, age_ms, properties, verdict, born_ms):
     """The age counts from the time at which the broker stored the message, whatever the producer says."""
-    checks = wiring.transaction_checks(broker)
+    checks = broker.make(TransactionChecks)
     assert checks._verdict(half(broker.clock.ms - age_ms, born_ms, **properties)) is verdict
 
 
@@ -158,7 +158,7 @@ def test_only_a_producer_whose_user_may_send_to_the_topic_gets_a_half_message(br
         channel.paused = False
         beat = {"clientID": f"client of {user}", "producerDataSet": [{"groupName": "tellers"}]}
         assert clients.heartbeat(channel, sent_by(user, kit.request(34, {}, json.dumps(beat).encode()))).code == 0
-    checks = wiring.transaction_checks(broker)
+    checks = broker.make(TransactionChecks)
 
     def ask(times):
         for _ in range(times):
