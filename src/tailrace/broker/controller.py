@@ -489,23 +489,26 @@ class BrokerController:
 
     def _persist_offsets(self) -> None:
         self._write(
-            events.CONSUMER_OFFSETS_COULD_NOT_BE_WRITTEN, self._broker.offsets.persist_if_changed,
-            self._pop.write_prepared)
+            lambda error: events.CONSUMER_OFFSETS_COULD_NOT_BE_WRITTEN.log(_log, cause=error),
+            self._broker.offsets.persist_if_changed, self._pop.write_prepared)
 
     def _persist_metrics(self) -> None:
         self._write(
-            events.NUMBERS_OF_HALF_MESSAGES_COULD_NOT_BE_WRITTEN, self._broker.transactions.metrics.persist_if_changed)
+            lambda error: events.NUMBERS_OF_HALF_MESSAGES_COULD_NOT_BE_WRITTEN.log(_log, cause=error),
+            self._broker.transactions.metrics.persist_if_changed)
 
     def _persist_filters(self) -> None:
-        self._write(events.CONSUMER_FILTERS_COULD_NOT_BE_WRITTEN, self._broker.consumer_filters.write_prepared)
+        self._write(
+            lambda error: events.CONSUMER_FILTERS_COULD_NOT_BE_WRITTEN.log(_log, cause=error),
+            self._broker.consumer_filters.write_prepared)
 
-    def _write(self, failure: events.Event, *steps: Callable[[], None]) -> None:
+    def _write(self, say: Callable[[Exception], None], *steps: Callable[[], object]) -> None:
         """Write state files, unless they belong to another process by now. After a failure a stop continues."""
         try:
             for step in () if self._store.lost_lock else steps:
                 step()
         except (StoreError, OSError) as error:
-            failure.log(_log, cause=error)
+            say(error)
 
     async def _wait_durable(self) -> None:
         """Wait up to `PATIENCE_S` until requests that wait for the disk are answered."""
