@@ -122,7 +122,7 @@ def test_a_reply_is_pushed_to_the_producer_and_stored(reply, asker, store, broke
 
 def test_a_reply_need_not_be_stored(store, loop, channel, kit, asker, broker):
     without = kit.make_broker(store, loop, BrokerConfig(store_reply_message_enable=False))
-    without.clients.producers = broker.clients.producers
+    without.producers = broker.producers
     answer = Replier(without, channel, kit)(ext(e="-1"))
     assert (answer.code, answer.ext["msgId"], answer.ext["queueId"]) == (0, "0", "0")
     assert answer.ext["queueOffset"] == "0"
