@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tailrace.broker.admin import shapes, topics
 from tailrace.broker.clients.rebalance_lock import LOCKS_MAX
-from tailrace.broker.consumers import heartbeat, locks
+from tailrace.broker.consumers import consumer_checks, locks
 from tailrace.broker.core import settings
 from tailrace.broker.lite.registry import OF_CLIENT_MAX
 from tailrace.broker.lite.subscriptions import ENTRIES_MAX, NAMES_MAX
@@ -93,10 +93,10 @@ GROUPS: dict[str, list[Limit]] = {
         by_setting("consumer groups", "max_subscription_groups", "refused"),
         by_setting("offsets of groups, one for each queue", "max_consumer_offsets", "refused"),
         Limit("topics or groups that one request creates", number(topics.LIST_MAX), "refused"),
-        Limit("subscriptions of a group", number(heartbeat.TOPICS_MAX), "refused"),
-        Limit("groups of a heartbeat, of each kind", number(heartbeat.GROUPS_MAX), "refused"),
+        Limit("subscriptions of a group", number(consumer_checks.TOPICS_MAX), "refused"),
+        Limit("groups of a heartbeat, of each kind", number(consumer_checks.GROUPS_MAX), "refused"),
         Limit("tag expression; all of a group",
-              f"{size(heartbeat.EXPRESSION_MAX)}; {size(heartbeat.EXPRESSIONS_MAX)}", "refused"),
+              f"{size(consumer_checks.EXPRESSION_MAX)}; {size(consumer_checks.EXPRESSIONS_MAX)}", "refused"),
         Limit("SQL92 expression", size(compilation.SQL_MAX), "refused"),
         Limit("queues of one request to lock; locked queues",
               f"{number(locks.LOCKED_MAX)}; {number(LOCKS_MAX)}", "refused"),

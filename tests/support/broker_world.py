@@ -14,7 +14,7 @@ from unittest import mock
 
 from tailrace.broker import wiring
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.messages.proven_topics import ProvenTopics
+from tailrace.broker.messages.proven import ProvenTopics
 from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.wiring import BrokerParts
 from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig

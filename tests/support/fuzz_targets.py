@@ -25,7 +25,7 @@ from fuzz_lanes import lane_seeds, lanes
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.auth.accesses import Accesses
-from tailrace.broker.consumers.heartbeat import read_heartbeat
+from tailrace.broker.consumers.consumer_checks import read_heartbeat
 from tailrace.broker.controller import BrokerController
 from tailrace.config import BrokerConfig
 from tailrace.env.entropy import SeededEntropy

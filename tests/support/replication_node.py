@@ -14,7 +14,7 @@ from unittest import mock
 from node_network import Life, LoopScheduler, NodeClock
 
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.statistics import loop_lag
+from tailrace.broker.statistics import latencies
 from tailrace.config import BrokerConfig, BrokerRole, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import CorruptionError, RemotingError
@@ -333,7 +333,7 @@ def simulated():
     with contextlib.ExitStack() as stack:
         for target, name, value in (
             (BoundedExecutor, "run", _in_place), (DefaultMessageStore, "wait_dispatched", _dispatched),
-            (loop_lag, "TICK_S", 3600.0), (metadata_copy, "PERIOD_S", 4.0), (metadata_copy, "_TICK_S", 1.0),
+            (latencies, "TICK_S", 3600.0), (metadata_copy, "PERIOD_S", 4.0), (metadata_copy, "_TICK_S", 1.0),
             (slave, "AGAIN_S", 1.0), (slave, "STOPPED_S", 8.0),
         ):
             stack.enter_context(mock.patch.object(target, name, value))

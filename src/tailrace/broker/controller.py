@@ -27,7 +27,6 @@ from tailrace.auth_settings import AuthConfig
 from tailrace.broker import wiring
 from tailrace.broker.admin.access import AccessProcessor
 from tailrace.broker.admin.retention import RetentionProcessor
-from tailrace.broker.admin.settings import SettingsProcessor
 from tailrace.broker.clients.leaving import Departures
 from tailrace.broker.core.access import Access
 from tailrace.broker.core.audit import Audit
@@ -38,20 +37,27 @@ from tailrace.broker.core.registration import (
     Registration,
     registered_elsewhere,
 )
-from tailrace.broker.core.settings import RunningSettings, SettingsFile, settings_of
-from tailrace.broker.core.slave_offsets import take_offsets_of_slaves
-from tailrace.broker.core.slave_refusals import SlaveRefusals
-from tailrace.broker.core.slaves import SlavePort, has_slave_port
+from tailrace.broker.core.settings import (
+    RunningSettings,
+    SettingsFile,
+    SettingsProcessor,
+    settings_of,
+)
+from tailrace.broker.core.slaves import (
+    SlavePort,
+    SlaveRefusals,
+    has_slave_port,
+    take_offsets_of_slaves,
+)
 from tailrace.broker.lite.pop_lite import LitePopService
 from tailrace.broker.messages.end_transaction import TransactionEnds
-from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
-from tailrace.broker.messages.proven_topics import ProvenTopics
+from tailrace.broker.messages.long_polling import LongPolling
+from tailrace.broker.messages.proven import ProvenSubscriptions, ProvenTopics
 from tailrace.broker.messages.pull_lane import PullLane
 from tailrace.broker.messages.reply import ReplyMessageProcessor
 from tailrace.broker.messages.send_lane import SendLane
 from tailrace.broker.messages.service import MessageService
 from tailrace.broker.messages.transaction_checks import TransactionChecks
-from tailrace.broker.messages.waiters import LongPolling
 from tailrace.broker.pop.ack import AckService
 from tailrace.broker.pop.pop_message import PopService
 from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner

@@ -22,36 +22,34 @@ from tailrace.broker.admin.replication import ReplicationProcessor
 from tailrace.broker.admin.runtime_info import RuntimeInfo
 from tailrace.broker.admin.topics import TopicsProcessor
 from tailrace.broker.clients.client_ids import ClientIds
-from tailrace.broker.clients.client_manager import ConsumerManager, ProducerManager
-from tailrace.broker.clients.connected import ConnectedClients
+from tailrace.broker.clients.client_manager import (
+    ConnectedClients,
+    ConsumerManager,
+    ProducerManager,
+)
 from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
 from tailrace.broker.consumers.client_manage import ClientManageProcessor
 from tailrace.broker.consumers.client_offsets import ClientOffsetsProcessor
 from tailrace.broker.consumers.lags import ConsumerLags
 from tailrace.broker.consumers.locks import QueueLocksProcessor
 from tailrace.broker.consumers.offsets import ConsumerOffsetsProcessor
-from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.asked import AskedQuestions
 from tailrace.broker.core.audit_log import AuditLog
 from tailrace.broker.core.cold_data import ColdDataFlowControl
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.core.deletion import BrokerState
-from tailrace.broker.core.name_servers import NameServers
+from tailrace.broker.core.name_servers import Addresses, NameServers
 from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.core.slaves import SlaveServices
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.inspect import LiteManagerProcessor
-from tailrace.broker.lite.lifecycle import LiteLifecycle
 from tailrace.broker.lite.pop_lite import LiteAcks, LitePopService
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
-from tailrace.broker.lite.service import LiteTopics
+from tailrace.broker.lite.service import LiteLifecycle, LiteTopics
 from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
 from tailrace.broker.messages.end_transaction import EndTransactionProcessor, TransactionEnds
-from tailrace.broker.messages.next_brokers import NextBrokers
-from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
-from tailrace.broker.messages.proven_topics import ProvenTopics
-from tailrace.broker.messages.pull import PullMessageProcessor
-from tailrace.broker.messages.pull_subscriptions import PullSubscriptions
+from tailrace.broker.messages.proven import ProvenSubscriptions, ProvenTopics
+from tailrace.broker.messages.pull import NextBrokers, PullMessageProcessor, PullSubscriptions
 from tailrace.broker.messages.query import QueryProcessor
 from tailrace.broker.messages.recall import RecallMessageProcessor
 from tailrace.broker.messages.records import Records
@@ -71,8 +69,7 @@ from tailrace.broker.static_topics.forwarder import Forwarder
 from tailrace.broker.static_topics.logical_queues import StaticTopics
 from tailrace.broker.static_topics.logical_requests import LogicalQueueRequests
 from tailrace.broker.statistics.broker_stats import BrokerStatsManager
-from tailrace.broker.statistics.loop_lag import LoopLag
-from tailrace.broker.statistics.rpc_latency import RpcLatency
+from tailrace.broker.statistics.latencies import LoopLag, RpcLatency
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.config import BrokerConfig

@@ -24,20 +24,20 @@ from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.directory_opening import make_configs
 from tailrace.node.foreign_engines import RocksDBStore, name_leftovers
-from tailrace.node.retention.timer_rescue import PendingPositions
-from tailrace.node.retention.wheel_positions import WheelPositions
-from tailrace.node.timer_targets import TimerTargets
+from tailrace.node.retention.timer_rescue import PendingPositions, WheelPositions
 from tailrace.node.topic_config import TopicConfigManager, validate_topic
 from tailrace.store.append import kind_of
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import parse_delay_levels
+from tailrace.store.lives import EndedLives
+from tailrace.timer.parking import NOWHERE, Targets
 from tailrace.timer.pending import PendingTimer, parked_timers, pending_levels, pending_timers
 from tailrace.timer.put_hook import ScheduledMessage, TimerPutHook
 from tailrace.timer.recall import RECALLED, recall_messages, was_recalled
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 from tailrace.timer.timer_message_store import TimerMessageStore
 
-__all__ = ["Timers"]
+__all__ = ["TimerTargets", "Timers"]
 
 _log = get_logger(__name__)
 _SCHEDULE_QUEUES: Final = 18
@@ -265,3 +265,28 @@ class Timers:
         """Positions and counters of the timers."""
         return {
             **(self.messages.stats() if self.messages is not None else {}), **self.schedule.stats()}
+
+
+@final
+class TimerTargets(Targets):
+    """Decides where a message that has waited is delivered. Any thread may call."""
+
+    def __init__(self, topics: TopicConfigManager, lives: EndedLives, opened_at: int) -> None:
+        self._topics = topics
+        self._lives = lives
+        self._known_until = opened_at if topics.was_loaded else 0
+        """A topic of a record before this position had a config when the record was put."""
+
+    def first_position(self, topic: str) -> int:
+        """Return the position before which records of a topic are not delivered."""
+        ended = self._lives.deleted_up_to(topic)
+        if topic in self._topics.table or topic.startswith(LMQ_PREFIX) or self._topics.is_system_topic(topic):
+            return ended
+        return NOWHERE if ended else self._known_until
+
+    def queue_id(self, topic: str, queue_id: int) -> int:
+        """Return the given queue, or one of the readable queues if the topic has fewer now."""
+        config = self._topics.table.get(topic)
+        if config is None or not 0 < config.read_queue_nums <= queue_id or topic in self._topics.mappings.table:
+            return queue_id
+        return queue_id % config.read_queue_nums

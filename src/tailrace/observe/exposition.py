@@ -32,7 +32,7 @@ from prometheus_client.registry import Collector
 
 from tailrace import metrics
 from tailrace.broker.consumers.lags import Lag, QueueLag
-from tailrace.broker.statistics.rpc_latency import LONG_POLLING, RpcLatency
+from tailrace.broker.statistics.latencies import LONG_POLLING, RpcLatency
 from tailrace.broker.wiring import BrokerParts
 from tailrace.env import supervision
 from tailrace.env.pauses import in_steps, no_pause

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("rocketmq.grpc_protocol")
 
-from tailrace.broker.messages.waiters import Waiter
+from tailrace.broker.messages.long_polling import Waiter
 from tailrace.errors import RefusalError, RemotingConnectError
 from tailrace.filters.message_filters import EVERYTHING
 from tailrace.formats.remoting import RequestCode

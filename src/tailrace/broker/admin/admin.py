@@ -8,8 +8,7 @@ from typing import Any, Final, final
 
 from tailrace.auth.signature import without_proof
 from tailrace.broker.admin.runtime_info import RuntimeInfo
-from tailrace.broker.clients.client_manager import ClientInfo
-from tailrace.broker.clients.connected import ConnectedClients
+from tailrace.broker.clients.client_manager import ClientInfo, ConnectedClients
 from tailrace.broker.messages.records import Records
 from tailrace.config import BrokerConfig
 from tailrace.errors import (

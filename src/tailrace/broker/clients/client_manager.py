@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, final
 
 from tailrace import events
+from tailrace.broker.clients.client_ids import ClientIds
+from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
 from tailrace.env.clock import Clock
 from tailrace.env.owner import ThreadOwner
 from tailrace.errors import StoreError
@@ -18,10 +20,7 @@ from tailrace.logs import get_logger
 from tailrace.remoting import Channel
 
 __all__ = [
-    "ClientInfo",
-    "ConsumerGroupInfo",
-    "ConsumerManager",
-    "ProducerManager",
+    "ClientInfo", "ConnectedClients", "ConsumerGroupInfo", "ConsumerManager", "ProducerManager",
     "SubscriptionListener",
 ]
 
@@ -424,3 +423,20 @@ def _check_groups(joined: set[str], group: str) -> None:
         raise StoreError(
             f"a connection is in {len(joined)} groups, the limit is {GROUPS_OF_CHANNEL_MAX}; use "
             "another connection")
+
+
+@final
+class ConnectedClients:
+    """The members of groups, whose their client ids are, and the queues that they have locked."""
+
+    def __init__(
+        self, consumers: ConsumerManager, producers: ProducerManager, locks: RebalanceLockManager, ids: ClientIds
+    ) -> None:
+        self.consumers, self.producers = consumers, producers
+        self.locks = locks
+        self.ids = ids
+
+    def closed(self, channel: Channel) -> None:
+        """Forget a connection that has closed."""
+        for part in (self.consumers, self.producers, self.ids):
+            part.closed(channel)

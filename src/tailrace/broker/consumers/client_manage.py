@@ -10,8 +10,8 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.auth.accesses import TOPIC
 from tailrace.auth.check import AccessControl
-from tailrace.broker.clients.connected import ConnectedClients
-from tailrace.broker.consumers.heartbeat import Heartbeat, read_heartbeat
+from tailrace.broker.clients.client_manager import ConnectedClients
+from tailrace.broker.consumers.consumer_checks import Heartbeat, read_heartbeat
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, final
 
-from tailrace.broker.clients.connected import ConnectedClients
-from tailrace.broker.consumers.heartbeat import CLIENT_ID_MAX
+from tailrace.broker.clients.client_manager import ConnectedClients
+from tailrace.broker.consumers.consumer_checks import CLIENT_ID_MAX
 from tailrace.errors import MessageIllegalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from tailrace.broker.consumers.heartbeat import NAME_MAX
+from tailrace.broker.consumers.consumer_checks import NAME_MAX
 from tailrace.broker.static_topics.logical_requests import LogicalQueueRequests
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_message

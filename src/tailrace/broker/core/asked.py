@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, final
 
 from tailrace.auth.accesses import TOPIC, Access
 from tailrace.auth.check import AccessControl
-from tailrace.broker.clients.connected import ConnectedClients
+from tailrace.broker.clients.client_manager import ConnectedClients
 from tailrace.broker.core.name_servers import NameServers
 from tailrace.config import BrokerConfig, whole_number
 from tailrace.env.clock import Clock

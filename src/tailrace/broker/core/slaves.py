@@ -1,4 +1,9 @@
-"""Replication on both sides: the port of a master for its slaves, and what follows the master on a slave."""
+"""Replication on both sides: the port of a master for its slaves; what follows the master on a slave, what it refuses.
+
+A consumer that has read from a slave has committed there while the master was away. A master that returns would give it
+the offsets from before its stop. So it takes, before clients find it, the larger offset of each queue from every slave
+that answers (H17).
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,15 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.listeners import Listeners, why_not_listening
-from tailrace.broker.core.name_servers import NameServers
+from tailrace.broker.core.name_servers import Addresses, NameServers
+from tailrace.broker.core.registration import BrokerGroup
 from tailrace.config import BrokerConfig, BrokerRole, StoreConfig
 from tailrace.env.clock import Clock
+from tailrace.errors import RefusalError, RemotingCommandError, RemotingError, StoreError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RequestCode as Code
 from tailrace.ha.comparison import Compared, Verdict, compare
 from tailrace.ha.log_gaps import log_gaps
 from tailrace.ha.members import GroupMembers, allowed_hosts
@@ -21,12 +30,15 @@ from tailrace.ha.sender import HaSender
 from tailrace.ha.slave import Slave
 from tailrace.ha.slave_topics import SlaveTopics
 from tailrace.logs import get_logger
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.addresses import address_text, host_of
 from tailrace.remoting.client import RemotingClient
 from tailrace.requests.executors import BoundedExecutor, Executors
 
-__all__ = ["SlavePort", "SlaveServices", "has_slave_port"]
+__all__ = ["SlavePort", "SlaveRefusals", "SlaveServices", "has_slave_port", "refuse_on_slave", "take_offsets_of_slaves"]
 
 _log = get_logger(__name__)
 PORT_DISTANCE: Final = 1
@@ -133,3 +145,105 @@ class SlaveServices:
         """End the copies and their connections."""
         for part in (self.tables, self.log, self.topics):
             await part.stop()
+
+
+_TIMEOUT_MS: Final = 3000
+
+
+async def take_offsets_of_slaves(
+    store: MessageStore, groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager, brokers: BrokerGroup,
+    outgoing: Callable[[], RemotingClient], name_servers: list[str],
+) -> None:
+    """Take the larger offsets of the slaves that the name servers know. A slave that does not answer is reported."""
+    client = outgoing()
+    try:
+        for address in await brokers.others(client, name_servers):
+            try:
+                taken = _take(store, groups, offsets, await _offsets_of(client, address))
+            except (RemotingError, StoreError, OSError, ValueError, TypeError, AttributeError) as error:
+                events.OFFSETS_OF_A_SLAVE_ARE_NOT_KNOWN.log(_log, address=address, cause=error)
+                continue
+            if taken:
+                events.OFFSETS_OF_A_SLAVE_ARE_TAKEN.log(_log, address=address, count=taken)
+    finally:
+        await client.close()
+
+
+async def _offsets_of(client: RemotingClient, address: str) -> dict[str, dict[int, int]]:
+    """Return the offsets of a broker by ``topic@group`` and queue: request 43."""
+    answer = await client.invoke(address, RequestCode.GET_ALL_CONSUMER_OFFSET, {}, timeout_ms=_TIMEOUT_MS)
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemotingCommandError(answer.code, answer.remark or "", address)
+    table = fastjson.loads(answer.body).get("offsetTable") or {}
+    return {
+        str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()} for key, queues in table.items()}
+
+
+def _take(
+    store: MessageStore, groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager,
+    theirs: dict[str, dict[int, int]],
+) -> int:
+    """Commit the larger offsets of topics that exist, none past the end of its queue; return their number.
+
+    A group may be one that its members have created at the slave.
+    """
+    taken = 0
+    for key, queues in theirs.items():
+        topic, _, group = key.partition("@")
+        is_group = groups.select(group) is not None or groups.may_create(group)
+        if store.topics.select(topic) is None or not is_group:
+            continue
+        for queue_id, offset in queues.items():
+            known = min(offset, store.queue_of(topic, queue_id).max)
+            if known > max(offsets.query(group, topic, queue_id), 0):
+                offsets.commit(group, topic, queue_id, known)
+                taken += 1
+    return taken
+
+
+_REJECTED: Final = "[REJECTREQUEST]system busy, start flow control for a while: this broker is a slave"
+_SENDS: Final = (
+    Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.CONSUMER_SEND_MSG_BACK,
+    Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2, Code.RECALL_MESSAGE,
+    # They write checkpoints, or acknowledgements, to the log.
+    Code.ACK_MESSAGE, Code.BATCH_ACK_MESSAGE, Code.CHANGE_MESSAGE_INVISIBLETIME)
+_PULLS: Final = (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.PEEK_MESSAGE, Code.NOTIFICATION)
+_CHANGES: Final = (
+    Code.UPDATE_AND_CREATE_TOPIC, Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.DELETE_TOPIC_IN_BROKER,
+    Code.UPDATE_AND_CREATE_STATIC_TOPIC, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, Code.DELETE_SUBSCRIPTIONGROUP, Code.SET_MESSAGE_REQUEST_MODE,
+    Code.PURGE_TOPIC)
+_CHANGE: Final = (
+    "Can't modify topic or subscription group from slave broker, please execute it from master broker.")
+
+
+def refuse_on_slave(slave: Slave | None) -> None:
+    """Raise RefusalError if the broker is a slave, which can write no checkpoint of a pop."""
+    if slave is not None:
+        raise RefusalError(ResponseCode.SYSTEM_BUSY, _REJECTED)
+
+
+@final
+class SlaveRefusals:
+    """Replaces the processors of these requests. ``reads`` (slaveReadEnable): pulls are served."""
+
+    def __init__(self, *, reads: bool) -> None:
+        self._reads = reads
+
+    def register(self, server: RemotingServer) -> None:
+        """Refuse these requests at a server, on which the processors of a master are registered."""
+        server.register(self.reject, *_SENDS, *(() if self._reads else _PULLS))
+        server.register(self.change, *_CHANGES)
+        server.register(self.reset, Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.CLONE_GROUP_OFFSET)
+
+    def reject(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Refuse a send, or a pull without slaveReadEnable; clients then use the master."""
+        raise RefusalError(ResponseCode.SYSTEM_BUSY, _REJECTED)
+
+    def change(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Refuse a change that the copy from the master would undo."""
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, _CHANGE)
+
+    def reset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Refuse to set offsets of a group."""
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")

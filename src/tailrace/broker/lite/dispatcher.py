@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.lite.queues import end_of, lite_queues
-from tailrace.broker.lite.registry import ClientGroup, LiteSubscriptionRegistry
+from tailrace.broker.lite.registry import ClientGroup, LiteSubscriptionRegistry, end_of, lite_queues
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy

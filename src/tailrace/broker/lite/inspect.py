@@ -9,8 +9,13 @@ from tailrace.auth.accesses import TOPIC, Access
 from tailrace.broker.consumers.consumer_checks import no_group
 from tailrace.broker.core.name_servers import NameServers
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
-from tailrace.broker.lite.queues import end_of, lite_queues
-from tailrace.broker.lite.registry import LiteSubscriptionRegistry, is_mine, shards
+from tailrace.broker.lite.registry import (
+    LiteSubscriptionRegistry,
+    end_of,
+    is_mine,
+    lite_queues,
+    shards,
+)
 from tailrace.broker.messages.records import Records
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError

@@ -16,9 +16,8 @@ from tailrace import events
 from tailrace.broker.clients.client_ids import ClientIds
 from tailrace.broker.consumers.consumer_checks import check_allowed, existing_topic, no_group
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
-from tailrace.broker.lite.queues import end_of
-from tailrace.broker.lite.registry import LiteSubscriptionRegistry
-from tailrace.broker.messages.waiters import LongPolling, PollResult
+from tailrace.broker.lite.registry import LiteSubscriptionRegistry, end_of
+from tailrace.broker.messages.long_polling import LongPolling, PollResult
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
     WRONG_OFFSET,

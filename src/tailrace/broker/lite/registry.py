@@ -16,12 +16,17 @@ from typing import Final, NamedTuple, final
 from tailrace import events
 from tailrace.broker.clients.client_ids import ClientIds
 from tailrace.broker.core.name_servers import NameServers
-from tailrace.broker.lite.queues import end_of
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID, java_string_hash
-from tailrace.formats.lite import consistent_hash, lite_topic_of, parent_of
+from tailrace.formats.lite import (
+    LITE_PREFIX,
+    consistent_hash,
+    lite_topic_of,
+    parent_of,
+    parent_prefix,
+)
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import NotifyUnsubscribeLiteRequestHeader
 from tailrace.logs import get_logger
@@ -31,7 +36,10 @@ from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel
 
-__all__ = ["Claim", "ClientGroup", "LiteSubscription", "LiteSubscriptionRegistry", "is_mine", "shards"]
+__all__ = [
+    "Claim", "ClientGroup", "LiteQueue", "LiteSubscription", "LiteSubscriptionRegistry", "end_of", "is_mine",
+    "lite_queues", "shards",
+]
 
 _log = get_logger(__name__)
 PERM_WRITE: Final = 2
@@ -356,3 +364,24 @@ def is_mine(own: str, brokers: list[str], queue: str) -> bool:
     """Return whether producers send the messages of a Lite topic to the broker ``own`` (LiteShardingImpl)."""
     name = lite_topic_of(queue)
     return not (brokers and name) or brokers[consistent_hash(java_string_hash(name), len(brokers))] == own
+
+
+class LiteQueue(NamedTuple):
+    """The queue of a Lite topic, with the offset of its first message and the one after its last message."""
+
+    name: str
+    start: int
+    end: int
+
+
+def lite_queues(store: MessageStore, parent: str | None = None) -> list[LiteQueue]:
+    """Return the queues of the Lite topics of a parent topic, or of all. Takes time that grows with the queues."""
+    prefix = LITE_PREFIX if parent is None else parent_prefix(parent)
+    return [
+        LiteQueue(topic, start, end) for topic, queue_id, start, end in store.queues()
+        if queue_id == LMQ_QUEUE_ID and topic.startswith(prefix)]
+
+
+def end_of(store: MessageStore, queue: str) -> int:
+    """Return the offset after the last message of a queue; 0 if there is no such queue."""
+    return store.queue_of(queue, LMQ_QUEUE_ID).max

@@ -8,10 +8,8 @@ from functools import partial
 from typing import Any, Final, final
 
 from tailrace.broker.clients.client_ids import ClientIds
-from tailrace.broker.consumers.consumer_checks import check_allowed
-from tailrace.broker.consumers.heartbeat import CLIENT_ID_MAX
-from tailrace.broker.lite.queues import end_of
-from tailrace.broker.lite.registry import LiteSubscriptionRegistry, Offsets
+from tailrace.broker.consumers.consumer_checks import CLIENT_ID_MAX, check_allowed
+from tailrace.broker.lite.registry import LiteSubscriptionRegistry, Offsets, end_of
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import is_lite_name, lite_queue

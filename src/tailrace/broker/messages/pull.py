@@ -9,7 +9,11 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import events
+from tailrace.auth.check import AccessControl
+from tailrace.broker.clients.client_manager import ConsumerManager
 from tailrace.broker.consumers.consumer_checks import (
+    EXPRESSION_MAX,
+    check_allowed,
     consuming_group,
     no_group,
     readable_topic,
@@ -17,29 +21,32 @@ from tailrace.broker.consumers.consumer_checks import (
 from tailrace.broker.core.cold_data import ColdDataFlowControl
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.messages.long_polling import HeldPull, PullRequestHoldService
-from tailrace.broker.messages.next_brokers import NextBrokers
-from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
-from tailrace.broker.messages.pull_answers import answer_header
-from tailrace.broker.messages.pull_subscriptions import PullSubscriptions
+from tailrace.broker.messages.proven import ProvenSubscriptions, answer_header
 from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
 from tailrace.broker.static_topics.logical_requests import LogicalQueueRequests
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
-from tailrace.filters.message_filters import MessageFilter
+from tailrace.filters.message_filters import MessageFilter, MessageFilters
+from tailrace.filters.retry_owner import own_messages, reader_of
+from tailrace.filters.subscriptions import TAG, SubscriptionData
+from tailrace.formats.commitlog import MESSAGE_HEAD, PLAUSIBLE_LENGTH
 from tailrace.formats.lite import lite_queue
+from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     PullMessageRequestHeader,
     PullMessageResponseHeader,
     PullSysFlag,
 )
+from tailrace.ha.replicas import Replicas
+from tailrace.ha.slave import Slave
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
-from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel
 from tailrace.requests.caller import RemotingCaller
@@ -48,7 +55,7 @@ from tailrace.requests.processor import RequestProcessor, serves
 from tailrace.requests.reply import Answer, Reply
 from tailrace.requests.worker import RequestWorker
 
-__all__ = ["PullMessageProcessor", "max_bytes_of"]
+__all__ = ["NextBrokers", "PullMessageProcessor", "PullSubscriptions", "max_bytes_of"]
 
 _log = get_logger(__name__)
 
@@ -288,3 +295,133 @@ def _failure(
     else:
         events.HELD_PULL_FAILED.log(_log, topic=topic, queue=queue, reason=repr(error))
     return request.failed(error)
+
+
+PASSIVELY: Final = "CONSUME_PASSIVELY"
+"""Consume type in the heartbeat of a push consumer."""
+
+
+@final
+class PullSubscriptions:
+    """Makes the filters of pulls. Used on the event loop only."""
+
+    def __init__(
+        self, groups: SubscriptionGroupManager, consumers: ConsumerManager, filters: MessageFilters,
+        control: AccessControl | None,
+    ) -> None:
+        self._groups, self._consumers, self._filters, self._control = groups, consumers, filters, control
+
+    def is_pushed(self, group: str) -> bool:
+        """Return whether the members of a group are push consumers."""
+        info = self._consumers.find(group)
+        return info is not None and info.consume_type == PASSIVELY
+
+    def filter_of(
+        self, channel: Channel, request: RemotingCommand, group_config: SubscriptionGroupConfig,
+        header: PullMessageRequestHeader,
+    ) -> MessageFilter:
+        """Return the filter of a pull, from its own subscription or from that of its group's heartbeat."""
+        filters, group = self._filters, header.consumer_group
+        if header.sys_flag & PullSysFlag.SUBSCRIPTION:
+            wanted = filters.of_request(_own_subscription(header), group)
+        else:
+            wanted = filters.of_group(
+                self._subscription(channel, group_config, header), group, header.sub_version)
+        if header.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return own_messages(
+                header.topic, reader_of(self._control, request, header.topic, group), wanted)
+        return wanted
+
+    def _subscription(
+        self, channel: Channel, group_config: SubscriptionGroupConfig, header: PullMessageRequestHeader
+    ) -> SubscriptionData:
+        info = self._consumers.find(header.consumer_group)
+        if info is None:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        if info.broadcasting and not group_config.consume_broadcast_enable:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{info.group}] can not consume by broadcast way",
+            )
+        check_allowed(self._groups, info.group, header.topic)
+        found = info.subscriptions.get(header.topic)
+        if found is None:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if found.sub_version < header.sub_version:
+            self._consumers.ask_for_subscriptions(info.group, channel)
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        return found
+
+
+def _own_subscription(header: PullMessageRequestHeader) -> SubscriptionData:
+    """Return the subscription that a pull carries."""
+    expression, expression_type = header.subscription or "", header.expression_type or TAG
+    if len(expression) > EXPRESSION_MAX:
+        raise RefusalError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"the subscription has {len(expression)} characters, over the limit of {EXPRESSION_MAX}")
+    if not expression and expression_type != TAG:
+        raise RefusalError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            "parse the consumer's subscription failed: the expression is empty")
+    try:
+        return SubscriptionData.parse(header.topic, expression, expression_type=expression_type)
+    except ValueError as error:
+        raise RefusalError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from error
+
+
+_FAR_BYTES: Final = 64 << 20
+"""A slave keeps a reader if more bytes of the log than these are between its messages and the end."""
+
+
+@final
+class NextBrokers:
+    """Sends readers of old messages to slaves, and back."""
+
+    def __init__(self, store: MessageStore, config: BrokerConfig, slave: Slave | None, replicas: Replicas) -> None:
+        self._store, self._config, self._slave, self._replicas = store, config, slave, replicas
+
+    def moved(self, result: GetMessageResult, offset: int, *, is_new: bool) -> ResponseCode:
+        """Return the code for a pull from an offset outside of a queue; on a slave it may change the next offset (H27).
+
+        A slave may lack messages that its master has, so it moves no consumer back: the pull waits, as one at the end
+        of the queue. A consumer before the queue goes to the master, or forward while there is no master.
+        """
+        slave = self._slave
+        if slave is None:
+            return ResponseCode.PULL_OFFSET_MOVED
+        if result.status is GetMessageStatus.OFFSET_TOO_SMALL:
+            if not slave.is_connected:
+                return ResponseCode.PULL_OFFSET_MOVED
+            result.next_begin_offset = offset
+            return ResponseCode.PULL_RETRY_IMMEDIATELY
+        slave.pulls_ahead += is_new
+        result.next_begin_offset = offset
+        return ResponseCode.PULL_NOT_FOUND
+
+    def next_of(self, group: SubscriptionGroupConfig, records: bytes, *, was_cold: bool) -> int:
+        """Return the id of the broker from which a consumer that gets ``records`` should pull next.
+
+        With ``slaveReadEnable`` a master sends readers of messages that are only on its disk to a slave, if one is in
+        sync. A slave keeps its readers while they are far from the end of the log, because the master would send them
+        back immediately, and while it has no connection to its master.
+        """
+        if self._slave is not None:
+            is_far = len(records) >= PLAUSIBLE_LENGTH and (
+                self._store.max_phy_offset - _position_of(records) > _FAR_BYTES)
+            return self._config.broker_id if is_far or not self._slave.is_connected else 0
+        if was_cold and self._config.slave_read_enable and self._replicas.in_sync:
+            return group.which_broker_when_consume_slowly
+        return group.broker_id if self._config.slave_read_enable else 0
+
+
+def _position_of(records: bytes) -> int:
+    """Return the position in the log of the first of some records."""
+    return int.from_bytes(records[MESSAGE_HEAD.offsets["phy_offset"] : PLAUSIBLE_LENGTH], "big", signed=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import final
 
 from tailrace import kernels
-from tailrace.broker.messages.proven_subscriptions import ProvenSubscriptions
+from tailrace.broker.messages.proven import ProvenSubscriptions
 from tailrace.broker.messages.pull import max_bytes_of
 from tailrace.broker.static_topics.logical_queues import StaticTopics
 from tailrace.broker.statistics.traffic import Traffic

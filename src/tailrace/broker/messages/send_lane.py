@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import kernels
-from tailrace.broker.messages.proven_topics import ProvenTopics
+from tailrace.broker.messages.proven import ProvenTopics
 from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.broker.static_topics.logical_queues import StaticTopics
 from tailrace.broker.statistics.traffic import FIFO, NORMAL, Traffic

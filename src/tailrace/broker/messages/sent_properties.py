@@ -23,7 +23,7 @@ from typing import final
 
 from tailrace.auth.accesses import Access, group_access, topic_access
 from tailrace.auth.check import AccessControl
-from tailrace.broker.clients.connected import ConnectedClients
+from tailrace.broker.clients.client_manager import ConnectedClients
 from tailrace.broker.core.asked import AskedQuestions
 from tailrace.broker.transactions.half_messages import FreshHalf
 from tailrace.formats import names as N

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, final
 
 from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
 from tailrace.broker.core.creations import Creations
-from tailrace.broker.messages.proven_topics import ProvenTopics
+from tailrace.broker.messages.proven import ProvenTopics
 from tailrace.broker.messages.sent_properties import NamedProperties
 from tailrace.broker.static_topics.logical_queues import StaticTopics
 from tailrace.broker.statistics.traffic import NORMAL, Traffic, is_delayed, message_type

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 from tailrace import events
 from tailrace.auth.accesses import topic_access
 from tailrace.auth.check import AccessControl
-from tailrace.broker.clients.connected import ConnectedClients
+from tailrace.broker.clients.client_manager import ConnectedClients
 from tailrace.broker.transactions.half_messages import (
     QUEUE_ID,
     check_times,

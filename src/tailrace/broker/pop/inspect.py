@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, final
 
-from tailrace.broker.messages.waiters import PollResult
+from tailrace.broker.messages.long_polling import PollResult
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
 from tailrace.broker.pop.requests import (
     MAX_BYTES,

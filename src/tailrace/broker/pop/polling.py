@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar, final
 
-from tailrace.broker.messages.waiters import LongPolling, Waiter
+from tailrace.broker.messages.long_polling import LongPolling, Waiter
 from tailrace.config import BrokerConfig
 from tailrace.env.supervision import caught
 from tailrace.filters.message_filters import MessageFilter

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, final
 
 from tailrace.auth.check import AccessControl
 from tailrace.broker.consumers.consumer_checks import (
+    EXPRESSION_MAX,
     check_allowed,
     check_queue,
     consuming_group,
@@ -16,11 +17,10 @@ from tailrace.broker.consumers.consumer_checks import (
     no_group,
     readable_topic,
 )
-from tailrace.broker.consumers.heartbeat import EXPRESSION_MAX
-from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.creations import Creations
-from tailrace.broker.core.slave_refusals import refuse_on_slave
-from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
+from tailrace.broker.core.name_servers import Addresses
+from tailrace.broker.core.slaves import refuse_on_slave
+from tailrace.broker.messages.long_polling import LongPolling, PollResult, Waiter
 from tailrace.broker.statistics.pop_metrics import PopMetrics
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig

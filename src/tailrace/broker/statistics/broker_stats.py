@@ -34,8 +34,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from typing import Any, Final, NamedTuple, final
 
-from tailrace.broker.statistics.counters import Flow
-from tailrace.broker.statistics.traffic import Traffic
+from tailrace.broker.statistics.traffic import Flow, Traffic
 from tailrace.env.clock import Clock
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RequestCode, ResponseCode

@@ -32,8 +32,8 @@ from tailrace.broker.transactions.half_queue import (
     ROLLED_BACK,
     UNKNOWN,
     HalfQueue,
+    OperationBatch,
 )
-from tailrace.broker.transactions.operations import OperationBatch
 from tailrace.broker.transactions.transaction_metrics import TransactionMetrics
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock

@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from tailrace.broker.admin.settings import SettingsProcessor
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.core.settings import (
     RunningSettings,
     SettingsFile,
+    SettingsProcessor,
     properties_in,
     settings_of,
 )

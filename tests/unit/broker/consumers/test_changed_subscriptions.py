@@ -6,7 +6,7 @@ import pytest
 from broker_kit import clients_of
 
 from tailrace.broker import wiring
-from tailrace.broker.consumers.heartbeat import read_heartbeat
+from tailrace.broker.consumers.consumer_checks import read_heartbeat
 from tailrace.config import BrokerConfig
 from tailrace.env import OsFileSystem
 from tailrace.filters.consumer_filters import ConsumerFilterManager

@@ -23,7 +23,7 @@ from lane_world import (
 )
 
 from tailrace import kernels
-from tailrace.broker.messages import proven_subscriptions
+from tailrace.broker.messages import proven
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.kernels.unit_records import AnswerFrame
 from tailrace.node.subscription_group import SubscriptionGroupConfig
@@ -250,7 +250,7 @@ def test_an_error_of_the_disk_is_answered_and_counted_by_the_ordinary_path(tmp_p
 
 
 def test_no_more_subscriptions_are_kept_than_allowed(tmp_path, monkeypatch):
-    monkeypatch.setattr(proven_subscriptions, "MOST", 4)
+    monkeypatch.setattr(proven, "MOST", 4)
     with opened(tmp_path) as world:
         for chunk in filled():
             chunk(world) if callable(chunk) else world.exchange(chunk)

@@ -8,7 +8,7 @@ import itertools
 import pytest
 from patience import until
 
-from tailrace.broker.messages.waiters import LongPolling, PollResult, Waiter
+from tailrace.broker.messages.long_polling import LongPolling, PollResult, Waiter
 from tailrace.broker.pop.polling import PopLongPollingService
 from tailrace.broker.statistics.traffic import CountedArrivals, Traffic
 from tailrace.config import BrokerConfig

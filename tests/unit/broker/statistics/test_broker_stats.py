@@ -14,8 +14,7 @@ from tailrace.broker.admin.runtime_info import RuntimeInfo
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.broker.statistics.broker_stats import BrokerStatsManager
-from tailrace.broker.statistics.counters import Counters
-from tailrace.broker.statistics.traffic import CountedArrivals, Traffic
+from tailrace.broker.statistics.traffic import CountedArrivals, Counters, Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem

@@ -26,8 +26,8 @@ from tailrace.broker.transactions.half_queue import (
     ROLLED_BACK,
     UNKNOWN,
     HalfQueue,
+    OperationBatch,
 )
-from tailrace.broker.transactions.operations import OperationBatch
 from tailrace.formats.commitlog import SysFlag, decode_message, decode_properties
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.kernels.properties import encode_properties

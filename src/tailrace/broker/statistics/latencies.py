@@ -1,4 +1,4 @@
-"""Measurement of how long requests hold the event loop.
+"""How long requests hold the event loop, and how long calls of the gRPC endpoint take.
 
 A timer of the event loop is due every `TICK_S` seconds. While a request holds the loop, the timer runs late.
 Its lateness is counted for the metric ``LOOP_LAG`` and logged from `LONG_S` on.
@@ -7,13 +7,14 @@ Its lateness is counted for the metric ``LOOP_LAG`` and logged from `LONG_S` on.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, final
 
 from tailrace import events
 from tailrace.logs import get_logger
-from tailrace.metrics import LOOP_LAG, Histogram
+from tailrace.metrics import LOOP_LAG, RPC_LATENCY, Histogram
 
-__all__ = ["LoopLag"]
+__all__ = ["LONG_POLLING", "LoopLag", "RpcLatency"]
 
 _log = get_logger(__name__)
 
@@ -48,3 +49,24 @@ class LoopLag:
         if late >= LONG_S:
             events.EVENT_LOOP_WAS_HELD.log(_log, ms=int(late * 1000))
         self.start()
+
+
+LONG_POLLING: Final = frozenset({"receive_message"})
+"""Calls that wait for messages."""
+Key = tuple[str, str]
+
+
+@final
+class RpcLatency:
+    """Durations by call and status. ``clients`` returns the number of clients; None without the endpoint."""
+
+    def __init__(self) -> None:
+        self.clients: Callable[[], int] | None = None
+        self.calls: dict[Key, Histogram] = {}
+
+    def observe(self, name: str, code: str, ms: float) -> None:
+        """Count a call, such as ``send_message``, that ended with a status, such as ``ok``, after ``ms``."""
+        took = self.calls.get((name, code))
+        if took is None:
+            took = self.calls[name, code] = Histogram(RPC_LATENCY)
+        took.add(ms)
