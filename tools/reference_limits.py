@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from tailrace.broker.admin import shapes, topics
 from tailrace.broker.clients.rebalance_lock import LOCKS_MAX
-from tailrace.broker.consumers import consumer_checks, locks
+from tailrace.broker.consumers import client_manage, consumer_checks
 from tailrace.broker.core import settings
 from tailrace.broker.lite.registry import OF_CLIENT_MAX
 from tailrace.broker.lite.subscriptions import ENTRIES_MAX, NAMES_MAX
@@ -99,7 +99,7 @@ GROUPS: dict[str, list[Limit]] = {
               f"{size(consumer_checks.EXPRESSION_MAX)}; {size(consumer_checks.EXPRESSIONS_MAX)}", "refused"),
         Limit("SQL92 expression", size(compilation.SQL_MAX), "refused"),
         Limit("queues of one request to lock; locked queues",
-              f"{number(locks.LOCKED_MAX)}; {number(LOCKS_MAX)}", "refused"),
+              f"{number(client_manage.LOCKED_MAX)}; {number(LOCKS_MAX)}", "refused"),
     ],
     "Delays, POP and Lite topics": [
         Limit("delay levels", str(len(SETTINGS["message_delay_level"].default.split())),

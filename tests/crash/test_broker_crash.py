@@ -11,8 +11,7 @@ import pytest
 from broker_life import ViolationError
 
 from tailrace import kernels
-from tailrace.broker.core.revive_log import ReviveLog
-from tailrace.broker.pop.revive import PopReviveService
+from tailrace.broker.pop.revive import PopReviveService, ReviveLog
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.model import PutMessageStatus
 from tailrace.store.default_message_store import DefaultMessageStore

@@ -7,9 +7,8 @@ import logging
 import pop_model
 import pytest
 
-from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.pop.polling import PopLongPollingService
-from tailrace.broker.pop.revive import PopReviveService
+from tailrace.broker.pop.revive import PopReviveService, ReviveLog
 from tailrace.formats.pop import Ack, PopCheckPoint
 from tailrace.node.consumer_order_info import ConsumerOrderInfoManager, OrderInfo
 

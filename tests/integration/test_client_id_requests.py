@@ -158,7 +158,7 @@ async def attack(user, group, topic, path):
 def quick(monkeypatch):
     """The victim of the test answers no request of the broker."""
     monkeypatch.setattr("tailrace.broker.admin.admin.FORWARD_TIMEOUT_MS", 50)
-    monkeypatch.setattr("tailrace.broker.consumers.client_offsets.ASK_TIMEOUT_MS", 50)
+    monkeypatch.setattr("tailrace.broker.consumers.offsets.ASK_TIMEOUT_MS", 50)
 
 
 def test_another_user_of_the_group_does_nothing_in_the_name_of_the_client(tmp_path):

@@ -16,7 +16,6 @@ from tailrace.broker.admin.groups import GroupsProcessor
 from tailrace.broker.admin.progress import ProgressProcessor
 from tailrace.broker.admin.topics import TopicsProcessor
 from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.consumers.locks import QueueLocksProcessor
 from tailrace.broker.consumers.offsets import ConsumerOffsetsProcessor
 from tailrace.broker.wiring import BrokerParts
 from tailrace.config import BrokerConfig, StoreConfig
@@ -213,7 +212,7 @@ def use_control(broker, control):
 def clients_of(broker):
     """What serves heartbeats, offsets and locks."""
     return together(
-        wired(kind, broker) for kind in (ClientManageProcessor, ConsumerOffsetsProcessor, QueueLocksProcessor))
+        wired(kind, broker) for kind in (ClientManageProcessor, ConsumerOffsetsProcessor))
 
 
 def admin_of(broker):

@@ -29,8 +29,7 @@ from tailrace.broker.admin.access import AccessProcessor
 from tailrace.broker.admin.retention import RetentionProcessor
 from tailrace.broker.clients.leaving import Departures
 from tailrace.broker.core.access import Access
-from tailrace.broker.core.audit import Audit
-from tailrace.broker.core.audit_log import AuditLog
+from tailrace.broker.core.audit import Audit, AuditLog
 from tailrace.broker.core.listeners import Address, Listeners, server_limits
 from tailrace.broker.core.registration import (
     BrokerGroup,
@@ -53,9 +52,8 @@ from tailrace.broker.lite.pop_lite import LitePopService
 from tailrace.broker.messages.end_transaction import TransactionEnds
 from tailrace.broker.messages.long_polling import LongPolling
 from tailrace.broker.messages.proven import ProvenSubscriptions, ProvenTopics
-from tailrace.broker.messages.pull_lane import PullLane
 from tailrace.broker.messages.reply import ReplyMessageProcessor
-from tailrace.broker.messages.send_lane import SendLane
+from tailrace.broker.messages.send_lane import PullLane, SendLane
 from tailrace.broker.messages.service import MessageService
 from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.pop.ack import AckService

@@ -21,25 +21,21 @@ from tailrace.broker.admin.progress import ProgressProcessor
 from tailrace.broker.admin.replication import ReplicationProcessor
 from tailrace.broker.admin.runtime_info import RuntimeInfo
 from tailrace.broker.admin.topics import TopicsProcessor
-from tailrace.broker.clients.client_ids import ClientIds
 from tailrace.broker.clients.client_manager import (
+    ClientIds,
     ConnectedClients,
     ConsumerManager,
     ProducerManager,
 )
 from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
 from tailrace.broker.consumers.client_manage import ClientManageProcessor
-from tailrace.broker.consumers.client_offsets import ClientOffsetsProcessor
 from tailrace.broker.consumers.lags import ConsumerLags
-from tailrace.broker.consumers.locks import QueueLocksProcessor
 from tailrace.broker.consumers.offsets import ConsumerOffsetsProcessor
-from tailrace.broker.core.asked import AskedQuestions
-from tailrace.broker.core.audit_log import AuditLog
+from tailrace.broker.core.audit import AuditLog
 from tailrace.broker.core.cold_data import ColdDataFlowControl
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.core.deletion import BrokerState
 from tailrace.broker.core.name_servers import Addresses, NameServers
-from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.core.slaves import SlaveServices
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.inspect import LiteManagerProcessor
@@ -56,18 +52,17 @@ from tailrace.broker.messages.records import Records
 from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.broker.messages.send_lane import SendLane
-from tailrace.broker.messages.sent_properties import NamedProperties
+from tailrace.broker.messages.sent_properties import AskedQuestions, NamedProperties
 from tailrace.broker.messages.service import MessageService
 from tailrace.broker.pop.ack import AckService
 from tailrace.broker.pop.inspect import PopInspectProcessor
 from tailrace.broker.pop.pop_message import PopService
 from tailrace.broker.pop.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.pop.requests import PopProgress, PopRequests
-from tailrace.broker.pop.revive import PopReviveService
+from tailrace.broker.pop.revive import PopReviveService, ReviveLog
 from tailrace.broker.pop.service import FreeTimers, PopConsumption
 from tailrace.broker.static_topics.forwarder import Forwarder
-from tailrace.broker.static_topics.logical_queues import StaticTopics
-from tailrace.broker.static_topics.logical_requests import LogicalQueueRequests
+from tailrace.broker.static_topics.logical_queues import LogicalQueueRequests, StaticTopics
 from tailrace.broker.statistics.broker_stats import BrokerStatsManager
 from tailrace.broker.statistics.latencies import LoopLag, RpcLatency
 from tailrace.broker.statistics.traffic import Traffic
@@ -303,7 +298,6 @@ def processors(
     return [
         parts.stats, parts.make(SendBackProcessor, durable=synced), parts.make(RecallMessageProcessor, durable=durable),
         *map(parts.make, (
-            QueryProcessor, ClientManageProcessor, ConsumerOffsetsProcessor, QueueLocksProcessor,
-            ClientOffsetsProcessor, QueryAssignmentProcessor, TopicsProcessor, GroupsProcessor, GroupOffsetsProcessor,
-            ProgressProcessor, ReplicationProcessor, EnginesProcessor)),
+            QueryProcessor, ClientManageProcessor, ConsumerOffsetsProcessor, QueryAssignmentProcessor, TopicsProcessor,
+            GroupsProcessor, GroupOffsetsProcessor, ProgressProcessor, ReplicationProcessor, EnginesProcessor)),
     ]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from tailrace import events
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.core.audit_log import AuditLog
+from tailrace.broker.core.audit import AuditLog
 from tailrace.broker.core.listeners import (
     Address,
     Listeners,

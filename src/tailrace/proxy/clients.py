@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeVar, cast, final
 
 from tailrace import events
-from tailrace.broker.clients.client_ids import ClientIds
+from tailrace.broker.clients.client_manager import ClientIds
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError, RemotingConnectError

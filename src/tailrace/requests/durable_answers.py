@@ -24,7 +24,7 @@ from tailrace.formats.remoting import (
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
 from tailrace.remoting import Channel
-from tailrace.requests.mailbox import LoopMailbox
+from tailrace.requests.executors import LoopMailbox
 from tailrace.requests.reply import Reply
 
 __all__ = [

@@ -13,9 +13,9 @@ from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.ha.metadata_copy import MetadataCopy, Tables, merged_offsets
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.timers import DelayOffsetManager
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.store.lives import Ended, EndedLives
 from tailrace.testing import CrashFileSystem, SimClock

@@ -12,7 +12,7 @@ pytest.importorskip("rocketmq.grpc_protocol")
 
 import grpc
 
-from tailrace.broker.clients.client_ids import ClientIds
+from tailrace.broker.clients.client_manager import ClientIds
 from tailrace.formats.remoting import RequestCode
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from tailrace.requests.mailbox import LoopMailbox
+from tailrace.requests.executors import LoopMailbox
 
 
 def test_items_of_a_thread_come_together_and_in_order():

@@ -10,8 +10,8 @@ from timer_world import CONFIG, ROOT, START, World
 from tailrace.errors import ConfigError
 from tailrace.formats.names import SCHEDULE_TOPIC
 from tailrace.model import PutMessageStatus
-from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.retention.timer_rescue import level_pins
+from tailrace.node.timers import DelayOffsetManager
 from tailrace.store.dispatch import parse_delay_levels
 from tailrace.store.retention.pins import PinKind
 from tailrace.timer.properties import PARKED_TOPIC

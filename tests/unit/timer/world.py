@@ -9,7 +9,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import decode_message
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
-from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.timers import DelayOffsetManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import parse_delay_levels
 from tailrace.store.recovery.passes import RecoveryOptions

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 from tailrace.auth.accesses import group_access
 from tailrace.auth.check import AccessControl
 from tailrace.broker.clients.client_manager import ConsumerManager
-from tailrace.broker.consumers.client_offsets import push_reset
+from tailrace.broker.consumers.offsets import push_reset
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson

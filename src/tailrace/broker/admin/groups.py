@@ -7,8 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
-from tailrace.broker.admin.pages import page_of
-from tailrace.broker.admin.shapes import unreadable_by_java
+from tailrace.broker.admin.shapes import page_of, unreadable_by_java
 from tailrace.broker.admin.topics import LIST_MAX
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.core.deletion import BrokerState, deleted_answer

@@ -1,8 +1,15 @@
-"""Checks of the configuration of a topic or group that a request sets, before it is written to a state file."""
+"""Checks of the configuration of a topic or group that a request sets, and pages of both tables (requests 21 and 201).
+
+A Java client stops when it has all entries or all but one, so that it never asks for the last one of 2,001 topics, and
+a Java slave then deletes that topic. A page therefore takes an entry more than it was asked for, if it would be the
+only one of the next page.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import orjson
 
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
@@ -11,7 +18,7 @@ from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import TopicConfig
 from tailrace.store.retention.topic_rules import topic_limits
 
-__all__ = ["check_shape", "unreadable_by_java"]
+__all__ = ["check_shape", "page_of", "unreadable_by_java"]
 
 QUEUES_MAX: Final = 16_384
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
@@ -63,3 +70,31 @@ def _depth(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + max(map(_depth, value.values()), default=0)
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
+
+
+_Value = TypeVar("_Value")
+
+
+def page_of(
+    table: dict[str, _Value], first: int | None, count: int | None, known: str | None, version: dict[str, int]
+) -> dict[str, _Value]:
+    """Return up to ``count`` entries by name from number ``first`` on; all without ``count``.
+
+    ``known`` is the version of the pages before, as JSON; with another one than ``version`` the first page is returned.
+    """
+    if not count or count < 0:
+        return table
+    names = sorted(table)
+    first = max(first or 0, 0) if _same(known, version) else 0
+    until = first + count
+    if until == len(names) - 1:
+        until += 1
+    return {name: table[name] for name in names[first:until]}
+
+
+def _same(known: str | None, version: dict[str, int]) -> bool:
+    try:
+        found = orjson.loads(known or b"{}")
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(found, dict) and all(found.get(name, 0) == value for name, value in version.items())

@@ -11,8 +11,7 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.auth.accesses import topic_access
 from tailrace.auth.check import AccessControl
-from tailrace.broker.admin.pages import page_of
-from tailrace.broker.admin.shapes import check_shape
+from tailrace.broker.admin.shapes import check_shape, page_of
 from tailrace.broker.core.deletion import deleted_answer
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError

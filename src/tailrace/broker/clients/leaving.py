@@ -25,7 +25,7 @@ from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.node.access import AclManager, UserManager
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.requests.mailbox import LoopMailbox
+from tailrace.requests.executors import LoopMailbox
 from tailrace.requests.reply import Reply
 
 __all__ = ["Departures", "Holds"]

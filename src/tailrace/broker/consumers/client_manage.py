@@ -1,4 +1,4 @@
-"""Heartbeats and members of groups: requests 34, 35, 46 and 38."""
+"""Heartbeats, members of groups, and their locks of queues: requests 34, 35, 38, 41, 42 and 46."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from tailrace import events
 from tailrace.auth.accesses import TOPIC
 from tailrace.auth.check import AccessControl
 from tailrace.broker.clients.client_manager import ConnectedClients
-from tailrace.broker.consumers.consumer_checks import Heartbeat, read_heartbeat
+from tailrace.broker.consumers.consumer_checks import CLIENT_ID_MAX, Heartbeat, read_heartbeat
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
-from tailrace.errors import RefusalError
+from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.filters.message_filters import MessageFilters
 from tailrace.filters.subscriptions import TAG, SubscriptionData
+from tailrace.formats import fastjson
 from tailrace.formats.names import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, sender_of
 from tailrace.formats.requests.consumer_headers import (
@@ -28,11 +29,14 @@ from tailrace.formats.requests.consumer_headers import (
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
-from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.subscription_group import SubscriptionGroupConfig, validate_group
 from tailrace.remoting import Channel
 from tailrace.requests.bodies import (
     json_object,
+    number_in,
     object_in,
+    objects_in,
+    text_in,
 )
 from tailrace.requests.config_changes import (
     Change,
@@ -53,7 +57,7 @@ Edit = Callable[[Any], Any]
 
 @final
 class ClientManageProcessor(RequestProcessor):
-    """Serves heartbeats, and requests about members."""
+    """Serves heartbeats, requests about members, and locks of queues for orderly consumption."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, config: BrokerConfig, creations: Creations,
@@ -189,6 +193,42 @@ class ClientManageProcessor(RequestProcessor):
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
         return {"consumerIdList": info.client_ids()}
 
+    @serves(RequestCode.LOCK_BATCH_MQ)
+    def lock_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Lock queues for orderly consumption: request 41. The answer lists the locked queues."""
+        def lock(group: str, client_id: str, queues: list[dict[str, Any]]) -> RemotingCommand:
+            taken = self._clients.locks.try_lock(group, client_id, queues, channel)
+            return request.answer(body=fastjson.dumps({"lockOKMQSet": taken}))
+
+        return self._with_queues(channel, request, lock)
+
+    @serves(RequestCode.UNLOCK_BATCH_MQ)
+    def unlock_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Unlock queues: request 42."""
+        def unlock(group: str, client_id: str, queues: list[dict[str, Any]]) -> RemotingCommand:
+            self._clients.locks.unlock(group, client_id, queues)
+            return request.answer()
+
+        return self._with_queues(channel, request, unlock)
+
+    def _with_queues(
+        self, channel: Channel, request: RemotingCommand,
+        then: Callable[[str, str, list[dict[str, Any]]], RemotingCommand],
+    ) -> Answer:
+        """Return the answer of ``then`` for group, client id and queues, which are checked before in turns."""
+        data = json_object(request)
+        group, client_id = text_in(data, "consumerGroup"), text_in(data, "clientId")
+        if reason := validate_group(group):
+            raise MessageIllegalError("body", f"consumerGroup: {reason}")
+        queues = objects_in(data, "mqSet", LOCKED_MAX)
+
+        def answer() -> RemotingCommand:
+            self._clients.ids.check(channel, request, client_id)
+            return then(group, client_id, queues)
+
+        return in_turns(
+            self._loop, partial(Reply, channel, request), _check_queues(client_id, queues), answer)
+
 
 def _creation(manager: ConfigManager[Any, Any], edits: dict[str, Edit]) -> Change:
     """Return the change that makes several groups or topics, by their names."""
@@ -198,3 +238,17 @@ def _creation(manager: ConfigManager[Any, Any], edits: dict[str, Edit]) -> Chang
 def _beat_answer(request: RemotingCommand, *, sub_changed: bool) -> RemotingCommand:
     return request.answer(
         ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if sub_changed else "false"})
+
+
+INT32: Final = 1 << 31
+LOCKED_MAX: Final = 5_000
+"""Number of queues that one request may lock or unlock."""
+
+
+def _check_queues(client_id: str, queues: list[dict[str, Any]]) -> Iterator[None]:
+    """Check one queue of a request to lock or unlock after the other. Raises MessageIllegalError."""
+    for queue in queues:
+        names = client_id, text_in(queue, "topic"), text_in(queue, "brokerName")
+        if max(map(len, names)) > CLIENT_ID_MAX or not 0 <= number_in(queue, "queueId", -1) < INT32:
+            raise MessageIllegalError("body", "mqSet has a queue with a name or number out of range")
+        yield

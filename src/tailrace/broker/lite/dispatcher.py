@@ -26,8 +26,7 @@ from tailrace.logs import get_logger
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.requests.executors import Executors
-from tailrace.requests.mailbox import LoopMailbox
+from tailrace.requests.executors import Executors, LoopMailbox
 
 __all__ = ["LiteEventDispatcher"]
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import events
-from tailrace.broker.clients.client_ids import ClientIds
+from tailrace.broker.clients.client_manager import ClientIds
 from tailrace.broker.consumers.consumer_checks import check_allowed, existing_topic, no_group
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry, end_of

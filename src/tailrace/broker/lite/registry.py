@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.clients.client_ids import ClientIds
+from tailrace.broker.clients.client_manager import ClientIds
 from tailrace.broker.core.name_servers import NameServers
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final, final
 
-from tailrace.broker.clients.client_ids import ClientIds
+from tailrace.broker.clients.client_manager import ClientIds
 from tailrace.broker.consumers.consumer_checks import CLIENT_ID_MAX, check_allowed
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry, Offsets, end_of
 from tailrace.errors import RefusalError

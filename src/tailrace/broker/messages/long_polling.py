@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, final
 
 from tailrace.env.supervision import caught, failed
 from tailrace.filters.message_filters import MessageFilter
-from tailrace.requests.mailbox import LoopMailbox
+from tailrace.requests.executors import LoopMailbox
 from tailrace.requests.reply import Answer, Reply, Waiters
 
 __all__ = ["HeldPull", "LongPolling", "PollResult", "PullRequestHoldService", "Waiter"]

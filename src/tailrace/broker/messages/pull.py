@@ -22,8 +22,7 @@ from tailrace.broker.core.cold_data import ColdDataFlowControl
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.messages.long_polling import HeldPull, PullRequestHoldService
 from tailrace.broker.messages.proven import ProvenSubscriptions, answer_header
-from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
-from tailrace.broker.static_topics.logical_requests import LogicalQueueRequests
+from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull, LogicalQueueRequests
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock

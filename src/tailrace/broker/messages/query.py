@@ -6,7 +6,7 @@ import sys
 from typing import Final, final
 
 from tailrace.broker.messages.records import Records, real_topic_of
-from tailrace.broker.static_topics.logical_requests import LogicalQueueRequests
+from tailrace.broker.static_topics.logical_queues import LogicalQueueRequests
 from tailrace.errors import CorruptionError, RefusalError
 from tailrace.formats.commitlog import LMQ_DISPATCH_SEPARATOR, decode_message
 from tailrace.formats.lite import lite_queue

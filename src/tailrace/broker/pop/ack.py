@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, Protocol, final
 
-from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.pop.polling import PopLongPollingService
 from tailrace.broker.pop.requests import PopProgress, PopRequests, receipt_of
+from tailrace.broker.pop.revive import ReviveLog
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock

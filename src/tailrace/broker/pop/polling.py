@@ -22,7 +22,7 @@ from tailrace.filters.message_filters import MessageFilter
 from tailrace.formats.pop import pop_retry_topics
 from tailrace.model import GetMessageStatus
 from tailrace.node.message_store import MessageStore
-from tailrace.requests.mailbox import LoopMailbox
+from tailrace.requests.executors import LoopMailbox
 
 __all__ = ["ALL_QUEUES", "Arrival", "PopLongPollingService"]
 

@@ -15,7 +15,6 @@ from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace import events
-from tailrace.broker.core.revive_log import ReviveLog
 from tailrace.broker.pop.polling import ALL_QUEUES, PopLongPollingService
 from tailrace.broker.pop.requests import (
     MAX_BYTES,
@@ -28,6 +27,7 @@ from tailrace.broker.pop.requests import (
     arrivals_of,
     retry_topics,
 )
+from tailrace.broker.pop.revive import ReviveLog
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.entropy import Entropy

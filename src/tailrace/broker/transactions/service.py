@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.broker.transactions.half_messages import (
@@ -34,23 +34,26 @@ from tailrace.broker.transactions.half_queue import (
     HalfQueue,
     OperationBatch,
 )
-from tailrace.broker.transactions.transaction_metrics import TransactionMetrics
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
+from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError, RefusalError, StoreError
+from tailrace.formats import fastjson, filenames
 from tailrace.formats import names as N
 from tailrace.formats.commitlog import SysFlag, decode_message
 from tailrace.formats.remoting import ResponseCode
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
+from tailrace.metrics import FINISH_LATENCY, Histogram
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult
+from tailrace.node.config_manager import ConfigManager, Owned, number_of
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.append import kind_of
 
-__all__ = ["Found", "TransactionService"]
+__all__ = ["Found", "TransactionMetrics", "TransactionService"]
 
 _log = get_logger(__name__)
 
@@ -427,3 +430,61 @@ class TransactionService:
         for topic, offset in ((N.HALF_TOPIC, self.queue.base), (N.OP_TOPIC, self.queue.op_progress)):
             if self._offsets.query(N.TRANSACTION_GROUP, topic, QUEUE_ID) != offset:
                 self._offsets.commit(N.TRANSACTION_GROUP, topic, QUEUE_ID, offset)
+
+
+@final
+class TransactionMetrics(ConfigManager[str, tuple[int, int]]):
+    """Counts of pending half messages, and of those committed and rolled back since the start.
+
+    `persist_if_changed` is called at intervals.
+    """
+
+    owned = Owned.BY_STEP
+    dumps = staticmethod(fastjson.dumps)
+
+    def __init__(self, clock: Clock, file_system: FileSystem, config_dir: str) -> None:
+        super().__init__(file_system, config_dir, filenames.TRANSACTIONMETRICS)
+        self._clock = clock
+        self.committed: dict[str, int] = {}
+        """Number of committed messages by topic, since the start."""
+        self.rolled_back: dict[str, int] = {}
+        self.latencies: dict[str, Histogram] = {}
+        """Seconds from send to commit, by topic."""
+
+    def add(self, topic: str, count: int) -> None:
+        """Add new half messages of a topic to its count, or with a negative number remove settled ones."""
+        known = self._table.get(topic, (0, 0))[0]
+        self.data_version.next(self._clock.now_ms())
+        self._table[topic] = max(0, known + count), self.data_version.timestamp
+        self._dirty = True
+
+    def settled(self, topic: str, stored_ms: int, *, commit: bool) -> None:
+        """Count a half message that was committed or rolled back."""
+        self.add(topic, -1)
+        done = self.committed if commit else self.rolled_back
+        done[topic] = done.get(topic, 0) + 1
+        if commit:
+            seconds = max(0, self._clock.now_ms() - stored_ms) // 1000
+            self.latencies.setdefault(topic, Histogram(FINISH_LATENCY)).add(seconds)
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of pending half messages by topic."""
+        return {topic: count for topic, (count, _) in list(self._table.items())}
+
+    def forget(self, topics: set[str]) -> None:
+        """Drop the counts of topics that were deleted."""
+        for topic in topics:
+            for table in (self.committed, self.rolled_back, self.latencies):
+                table.pop(topic, None)
+            if self._table.pop(topic, None) is not None:
+                self._dirty = True
+
+    def _decode(self, value: dict[str, Any]) -> None:
+        found = value.pop("transactionCount", None)
+        self._table = {
+            str(topic): (number_of(entry.get("count"), 0), number_of(entry.get("timeStamp"), 0))
+            for topic, entry in (found if isinstance(found, dict) else {}).items() if isinstance(entry, dict)}
+
+    def _encode(self, table: dict[str, tuple[int, int]]) -> dict[str, Any]:
+        return {"transactionCount": {
+            topic: {"count": count, "timeStamp": changed} for topic, (count, changed) in table.items()}}

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tailrace.broker.admin.pages import page_of
+from tailrace.broker.admin.shapes import page_of
 
 VERSION = {"counter": 3, "stateVersion": 0, "timestamp": 17}
 

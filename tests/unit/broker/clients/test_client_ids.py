@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from people import People, sent_by
 
-from tailrace.broker.clients import client_ids
-from tailrace.broker.clients.client_ids import ClientIds
+from tailrace.broker.clients import client_manager
+from tailrace.broker.clients.client_manager import ClientIds
 from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import RemotingCommand
 
@@ -140,7 +140,7 @@ def test_without_users_client_ids_are_nobody_s(broker, kit, channel):
 
 
 def test_a_connection_has_a_bounded_number_of_client_ids(people, channel, monkeypatch):
-    monkeypatch.setattr(client_ids, "OF_CHANNEL_MAX", 2)
+    monkeypatch.setattr(client_manager, "OF_CHANNEL_MAX", 2)
     ids, request = ClientIds(people.control), sent_by("ann", RemotingCommand(34))
     for name in ("a", "b", "a"):
         ids.claim(channel, request, name)

@@ -8,7 +8,7 @@ import pytest
 from broker_kit import wired
 
 from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
-from tailrace.broker.consumers.client_offsets import ClientOffsetsProcessor
+from tailrace.broker.consumers.offsets import ConsumerOffsetsProcessor
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError, RemotingTimeoutError
 from tailrace.formats import fastjson
@@ -37,7 +37,7 @@ def member(kit, broker, client_id, answer=None, version=479):
 
 async def ask(kit, broker, channel, **more):
     asked = kit.request(223, {"topic": "orders", "group": "g", **more}, opaque=9)
-    assert wired(ClientOffsetsProcessor, broker).status(channel, asked) is None
+    assert wired(ConsumerOffsetsProcessor, broker).status(channel, asked) is None
     for _ in range(200):
         if channel.sent:
             return channel.sent.pop()
@@ -87,7 +87,7 @@ def test_tables_of_many_queues_are_read(store, kit, channel):
 
 
 def test_a_group_without_members_or_with_an_old_one_is_refused(broker, kit, channel):
-    processor = wired(ClientOffsetsProcessor, broker)
+    processor = wired(ConsumerOffsetsProcessor, broker)
     asked = kit.request(223, {"topic": "orders", "group": "g"})
     with pytest.raises(RefusalError, match=r"No Any Consumer online in the consumer group: \[g\]"):
         processor.status(channel, asked)

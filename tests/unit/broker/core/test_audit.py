@@ -17,8 +17,7 @@ from patience import until_async
 from tailrace.auth_settings import AuthConfig
 from tailrace.broker import BrokerController
 from tailrace.broker.core import audit, settings
-from tailrace.broker.core.audit import LOG_IN_PERIOD_NS, Audit
-from tailrace.broker.core.audit_log import WAITING_MAX, AuditLog
+from tailrace.broker.core.audit import LOG_IN_PERIOD_NS, WAITING_MAX, Audit, AuditLog
 from tailrace.env.append_file import AppendFile
 from tailrace.errors import ConfigError
 from tailrace.formats.remoting import RemotingCommand, encode

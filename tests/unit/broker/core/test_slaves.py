@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import struct
 
 import pytest
@@ -153,16 +154,24 @@ def test_a_host_that_is_none_is_named():
         allowed_hosts("10.0.0.1;10.0.0.0/99")
 
 
+def next_port_taken():
+    """A free port that the system has chosen, and a socket that listens on the port after it."""
+    for _ in range(100):
+        with socket.create_server(("127.0.0.1", 0)) as chosen, contextlib.suppress(OSError):
+            port = chosen.getsockname()[1]
+            return port, socket.create_server(("127.0.0.1", port + 1))
+    raise AssertionError("the port after each chosen one is in use")
+
+
 def test_the_port_is_the_next_one_and_a_taken_one_is_named(tmp_path):
     async def main():
         config = BrokerConfig()
         store = MessageStore.open(tmp_path, config=StoreConfig(**SIZES, **MASTER), broker_config=config)
-        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        port = taken.sockets[0].getsockname()[1]
+        port, taken = next_port_taken()
         controller = BrokerController(store, config)
         try:
-            with pytest.raises(OSError, match=f"127.0.0.1:{port} for slaves .brokerIP2 and haListenPort"):
-                await controller.start(("127.0.0.1", port - 1), None)
+            with pytest.raises(OSError, match=f"127.0.0.1:{port + 1} for slaves .brokerIP2 and haListenPort"):
+                await controller.start(("127.0.0.1", port), None)
         finally:
             taken.close()
             await controller.stop()
