@@ -182,7 +182,7 @@ def group(console, topic):
         for queue in consumer.queues(topic):
             consumer.commit(queue, 1)
     until(lambda: [(queue.consumer_offset, queue.broker_offset) for queue in console.admin(
-        lambda admin: admin.group_queues(name))] == [(1, 3), (1, 3)])
+        lambda admin: admin.groups())[name]] == [(1, 3), (1, 3)])
     return name
 
 
@@ -196,10 +196,10 @@ def test_a_group_is_reset_as_the_page_has_said(console, topic, group, to, texts,
     before = len(console.audit())
     page = console.preview("reset-group", {"group": group, "topic": topic, **to})
     assert [text for text in texts if text not in page.text] == []
-    found = console.admin(lambda admin: admin.group_queues(group))
+    found = console.admin(lambda admin: admin.groups())[group]
     assert [queue.consumer_offset for queue in found] == [1, 1], "a preview changes nothing"
     assert "continues in" in console.confirm("reset-group", page).text
-    found = console.admin(lambda admin: admin.group_queues(group))
+    found = console.admin(lambda admin: admin.groups())[group]
     assert [queue.consumer_offset for queue in found] == offsets
     (line,) = lines(console, before, count=1)
     assert (line["name"], line["via"]) == ("INVOKE_BROKER_TO_RESET_OFFSET", "console")

@@ -31,7 +31,7 @@ def test_a_java_member_and_ours_share_queues_and_all_is_consumed_once(reference,
         """A Java member reads the committed offsets immediately: what is not committed by then is delivered twice."""
         async def committed():
             async with AdminClient(namesrv=tailrace_broker.namesrv, timeout_ms=10_000) as admin:
-                return sum(queue.consumer_offset for queue in await admin.group_queues("mixed"))
+                return sum(queue.consumer_offset for queue in (await admin.groups())["mixed"])
 
         return lambda: asyncio.run(committed()) == count
 

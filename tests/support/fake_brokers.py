@@ -13,6 +13,7 @@ from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.kernels.properties import encode_properties
+from tailrace.remoting.client import RemotingClient
 
 ADDRESS = "10.0.0.1:10911"
 LIFE = 1_000
@@ -312,6 +313,8 @@ class FakeRemoting:
             raise RemotingError("the client is closed")
         await self.travel()
         return await self.broker.serve(self, code, ext, body, timeout_ms)
+
+    ask = RemotingClient.ask
 
     async def travel(self):
         """Wait until a request has come to the broker."""

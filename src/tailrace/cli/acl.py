@@ -2,12 +2,14 @@
 
 import base64
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar, Union
 
 import typer
 
 from tailrace.cli import completion
+from tailrace.cli.admin import administer
 from tailrace.cli.arguments import AsJson, Yes, complain, confirm, duration, usage
 from tailrace.cli.contexts import Target, with_target
 from tailrace.cli.output import show
@@ -16,6 +18,8 @@ from tailrace.errors import ConfigError, MissingPackageError, StoreError
 
 if TYPE_CHECKING:
     from tailrace.auth.model import Acl, User
+    from tailrace.cli.access import StoreAccess
+    from tailrace.client.admin import AdminClient
 
 __all__ = [
     "allow", "deny", "import_plain", "list_entries", "may", "remove", "user_add", "user_list", "user_remove",
@@ -87,6 +91,37 @@ def _shown(user: "User", password: str = "") -> dict[str, Any]:
     return {**made, "password": password} if password else made
 
 
+_Result = TypeVar("_Result")
+Admin = Union["AdminClient", "StoreAccess"]
+
+
+def _change(target: Target, change: Callable[[Admin], Awaitable[_Result]]) -> _Result:
+    """Change users and permissions of a server, or of a directory that no server has open; return the result."""
+    from tailrace.cli.access import access_to_change  # noqa: PLC0415 - asyncio
+
+    return administer(target, access_to_change, change)
+
+
+def _look(target: Target, read: Callable[[Admin], Awaitable[_Result]]) -> _Result:
+    """Return what a server has, or a directory that is neither locked nor changed."""
+    from tailrace.cli.access import access_to_read  # noqa: PLC0415 - asyncio
+
+    return administer(target, access_to_read, read)
+
+
+async def _users(access: Admin) -> "list[User]":
+    """Return all users; passwords may be missing."""
+    from tailrace.auth.model import user_of  # noqa: PLC0415
+
+    return [user_of({"password": "-", "previousPassword": "-", **user}) for user in await access.users()]
+
+
+async def _acls(access: Admin) -> "list[Acl]":
+    from tailrace.auth.model import acl_of  # noqa: PLC0415
+
+    return [acl_of(acl) for acl in await access.acls()]
+
+
 def _lines(acl: "Acl") -> list[dict[str, Any]]:
     return [
         {"user": acl.name, "policy": policy, "decision": "Allow" if entry.allow else "Deny",
@@ -108,12 +143,10 @@ def user_add(
     This command writes to STORE.
     """
     from tailrace.auth.model import user_of  # noqa: PLC0415
-    from tailrace.cli.access import access_of  # noqa: PLC0415 - asyncio
 
     user = user_of({"username": name, "password": _password(password_file, name, generate=generate),
                     "userType": "Super" if is_super else "Normal"})
-    with access_of(target) as access:
-        access.add_user(user)
+    _change(target, lambda access: access.create_user(name, user.to_json()))
     show([_shown(user, user.password if generate else "")], as_json=as_json)
 
 
@@ -131,8 +164,6 @@ def user_update(
     This command writes to STORE.
     """
     from tailrace.auth.model import PREVIOUS_SECONDS  # noqa: PLC0415
-    from tailrace.cli.access import access_of  # noqa: PLC0415
-
     value: dict[str, Any] = {"userType": kind, "userStatus": status}
     value = {name: text for name, text in value.items() if text}
     has_new = generate or password_file is not None
@@ -142,11 +173,14 @@ def user_update(
         value[PREVIOUS_SECONDS] = _seconds(keep_old)
     if has_new:
         value["password"] = _password(password_file, name, generate=generate)
-    with access_of(target) as access:
-        access.update_user({**value, "username": name})
-        found = [user for user in access.users() if user.name == name]
-    show([_shown(user, value["password"] if generate else "") for user in found], as_json=as_json)
-    if value.get(PREVIOUS_SECONDS) and not any(user.previous_until_ms for user in found):
+
+    async def update(access: Admin) -> "list[User]":
+        await access.update_user(name, {**value, "username": name})
+        return [user for user in await _users(access) if user.name == name]
+
+    users = _change(target, update)
+    show([_shown(user, value["password"] if generate else "") for user in users], as_json=as_json)
+    if value.get(PREVIOUS_SECONDS) and not any(user.previous_until_ms for user in users):
         raise StoreError(f"no password before of {name} is valid: it had only one, or the server knows only one")
 
 
@@ -156,11 +190,14 @@ def user_remove(*, name: Name, target: Target, yes: Yes = False, as_json: AsJson
 
     This command writes to STORE.
     """
-    from tailrace.cli.access import access_of  # noqa: PLC0415
-
     confirm(f"remove user {name} with its permissions", yes=yes)
-    with access_of(target) as access:
-        access.remove_user(name)
+
+    async def remove_user(access: Admin) -> None:
+        if name not in {user.name for user in await _users(access)}:
+            raise ConfigError("The user is not exist")
+        await access.delete_user(name)
+
+    _change(target, remove_user)
     show([{"removed": name}], as_json=as_json)
 
 
@@ -170,11 +207,7 @@ def user_list(*, target: Target, as_json: AsJson = False) -> None:
 
     Nothing in STORE changes.
     """
-    from tailrace.cli.access import access_of  # noqa: PLC0415
-
-    with access_of(target, look=True) as access:
-        found = access.users()
-    show(map(_shown, found), as_json=as_json, empty="there is no user")
+    show(map(_shown, _look(target, _users)), as_json=as_json, empty="there is no user")
 
 
 # --- permissions
@@ -213,16 +246,16 @@ def _set(
     *, default: bool, as_json: bool,
 ) -> None:
     from tailrace.auth.model import acl_of  # noqa: PLC0415
-    from tailrace.cli.access import access_of  # noqa: PLC0415
-
     entry = {"resource": on, "actions": [one.strip() for one in action.split(",") if one.strip()],
              "decision": decision, "sourceIps": source or []}
     acl = acl_of({"subject": f"User:{name}", "policies": [
         {"policyType": "Default" if default else "Custom", "entries": [entry]}]})
-    with access_of(target) as access:
-        access.update_acl(acl)
-        found = [one for one in access.acls() if one.name == name]
-    show((line for one in found for line in _lines(one)), as_json=as_json)
+
+    async def update(access: Admin) -> "list[Acl]":
+        await access.update_acl(acl.subject, acl.to_json())
+        return [one for one in await _acls(access) if one.name == name]
+
+    show((line for one in _change(target, update) for line in _lines(one)), as_json=as_json)
 
 
 @with_target
@@ -234,11 +267,8 @@ def list_entries(
 
     Nothing in STORE changes.
     """
-    from tailrace.cli.access import access_of  # noqa: PLC0415
-
-    with access_of(target, look=True) as access:
-        found = [acl for acl in access.acls() if user in {"", acl.name}]
-    show((line for acl in found for line in _lines(acl)), as_json=as_json, empty="there is no permission")
+    acls = [acl for acl in _look(target, _acls) if user in {"", acl.name}]
+    show((line for acl in acls for line in _lines(acl)), as_json=as_json, empty="there is no permission")
 
 
 @with_target
@@ -252,16 +282,17 @@ def remove(
     This command writes to STORE.
     """
     from tailrace.auth.model import resource_of  # noqa: PLC0415
-    from tailrace.cli.access import access_of  # noqa: PLC0415
-
     resource = resource_of(on) if on else None
     policy = "Default" if default else "Custom"
     confirm(f"remove {'the permission on ' + on if on else 'all permissions'} of {name}", yes=yes)
-    with access_of(target) as access:
-        found = next((acl for acl in access.acls() if acl.name == name), None)
-        if found is None or (resource and resource not in {entry.resource for entry in found.entries(policy)}):
+
+    async def remove_entry(access: Admin) -> None:
+        acl = next((acl for acl in await _acls(access) if acl.name == name), None)
+        if acl is None or (resource and resource not in {entry.resource for entry in acl.entries(policy)}):
             raise StoreError(f"{name} has no permission {f'on {on} of policy {policy}' if on else ''}".rstrip())
-        access.remove_entry(name, policy, resource)
+        await access.delete_acl(acl.subject, policy, "" if resource is None else resource.key)
+
+    _change(target, remove_entry)
     show([{"removed": on or "all", "user": name}], as_json=as_json)
 
 
@@ -281,8 +312,6 @@ def may(
     from tailrace.auth.addresses import addresses_problem  # noqa: PLC0415
     from tailrace.auth.check import decide  # noqa: PLC0415
     from tailrace.auth.model import ACTIONS, resource_of  # noqa: PLC0415
-    from tailrace.cli.access import access_of  # noqa: PLC0415
-
     resource = resource_of(on)
     wanted = next((mask for one, mask in ACTIONS.items() if one.lower() == action.lower()), None)
     if wanted is None or action.lower() == "all":
@@ -291,12 +320,14 @@ def may(
         raise usage(f"--on {on} is not one name, such as Topic:orders")
     if "/" in source or addresses_problem([source]):
         raise usage(f"--from {source!r} is not an address")
-    with access_of(target, look=True) as access:
-        users = {user.name: user for user in access.users()}
+
+    async def read(access: Admin) -> "tuple[User, Acl | None]":
+        users = {user.name: user for user in await _users(access)}
         if name not in users:
             raise no_such("user", name, users, str(target))
-        acl = next((one for one in access.acls() if one.name == name), None)
-    verdict = decide(users[name], acl, Access(resource.kind, resource.name, wanted), source)
+        return users[name], next((acl for acl in await _acls(access) if acl.name == name), None)
+
+    verdict = decide(*_look(target, read), Access(resource.kind, resource.name, wanted), source)
     by = f"{verdict.entry} ({verdict.policy})" if verdict.entry else verdict.reason
     show([{"user": name, "action": action, "resource": on, "from": source,
            "verdict": "allowed" if verdict.allowed else "denied", "by": by}], as_json=as_json)
@@ -317,8 +348,6 @@ def import_plain(
     This command writes to STORE.
     """
     from tailrace.auth.plain_acl import from_plain_acl  # noqa: PLC0415
-    from tailrace.cli.access import access_of  # noqa: PLC0415
-
     try:
         import yaml  # noqa: PLC0415 - the extra acl
     except ModuleNotFoundError:
@@ -331,15 +360,18 @@ def import_plain(
         raise ConfigError(f"{name}: {error}") from None
     lines = []
     acls = {acl.name: acl for acl in imported.acls}
-    with access_of(target) as access:
-        there = {user.name for user in access.users()}
+
+    async def add(access: Admin) -> None:
+        present = {user.name for user in await _users(access)}
         for user in imported.users:
-            if user.name not in there:
-                access.add_user(user)
+            if user.name not in present:
+                await access.create_user(user.name, user.to_json())
                 if user.name in acls:
-                    access.update_acl(acls[user.name])
+                    await access.update_acl(acls[user.name].subject, acls[user.name].to_json())
             lines.append({**_shown(user), "entries": len(_lines(acls[user.name])) if user.name in acls else 0,
-                          "done": "left as it is" if user.name in there else "imported"})
+                          "done": "left as it is" if user.name in present else "imported"})
+
+    _change(target, add)
     for text in imported.left_out:
         complain(f"not imported: {text}")
     show(lines, as_json=as_json, empty="the file has no account")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, final
 
@@ -126,12 +126,11 @@ class AdminClient:
 
     async def topic_configs(self) -> list[dict[str, Any]]:
         """Return the configuration of every topic, with RocketMQ's member names, by name."""
-        found: dict[str, dict[str, Any]] = {}
-        for address in await self.brokers():
-            answer = await self._ask(
-                address, RequestCode.GET_ALL_TOPIC_CONFIG, b.GetAllTopicConfigRequestHeader(topic_seq=0))
-            found |= fastjson.loads(answer.body)["topicConfigTable"]
-        return [found[name] for name in sorted(found)]
+        table: dict[str, dict[str, Any]] = {}
+        for body in await self._bodies(
+                RequestCode.GET_ALL_TOPIC_CONFIG, b.GetAllTopicConfigRequestHeader(topic_seq=0)):
+            table |= body["topicConfigTable"]
+        return [table[name] for name in sorted(table)]
 
     async def topic_names(self) -> list[str]:
         """Return the names of all topics."""
@@ -142,55 +141,43 @@ class AdminClient:
 
     async def topic_queues(self, topic: str) -> list[TopicQueue]:
         """Return the queues of a topic on every broker that has it."""
-        found = []
-        for _, answer in await self._ask_having(
-            topic, RequestCode.GET_TOPIC_STATS_INFO, b.GetTopicStatsInfoRequestHeader(topic)
-        ):
-            for queue, place in _pairs(fastjson.loads(answer.body)["offsetTable"]):
-                found.append(TopicQueue(
-                    topic, queue["brokerName"], queue["queueId"], place["minOffset"], place["maxOffset"],
-                    place["lastUpdateTimestamp"]))
-        return sorted(found)
+        answers = await self._ask_having(
+            topic, RequestCode.GET_TOPIC_STATS_INFO, b.GetTopicStatsInfoRequestHeader(topic))
+        return sorted(
+            TopicQueue(topic, queue["brokerName"], queue["queueId"], place["minOffset"], place["maxOffset"],
+                       place["lastUpdateTimestamp"])
+            for answer in answers.values() for queue, place in _pairs(fastjson.loads(answer.body)["offsetTable"]))
 
     async def topic_totals(self, topics: Iterable[str]) -> dict[str, TopicTotals]:
         """Return the totals of topics over all brokers; a topic that this user may not read is left out."""
         brokers = await self.brokers()
 
         async def totals(topic: str) -> TopicTotals:
-            found = []
-            for address in brokers:
-                answer = await self._ask(
-                    address, RequestCode.GET_TOPIC_STATS_INFO, b.GetTopicStatsInfoRequestHeader(topic),
-                    ok=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
-                found += [fastjson.loads(answer.body)] if answer.code == ResponseCode.SUCCESS else []
-            places = [place for body in found for _, place in _pairs(body["offsetTable"])]
-            sizes = [body.get("sizeBytes") for body in found]
+            bodies = await self._bodies(
+                RequestCode.GET_TOPIC_STATS_INFO, b.GetTopicStatsInfoRequestHeader(topic),
+                without=(ResponseCode.TOPIC_NOT_EXIST,), brokers=brokers)
+            places = [place for body in bodies for _, place in _pairs(body["offsetTable"])]
+            sizes = [body.get("sizeBytes") for body in bodies]
             return TopicTotals(
                 sum(max(place["maxOffset"] - place["minOffset"], 0) for place in places),
                 max((place["lastUpdateTimestamp"] for place in places), default=0),
-                None if None in sizes else sum(sizes), all(body.get("sizeIsExact") for body in found))
+                None if None in sizes else sum(sizes), all(body.get("sizeIsExact") for body in bodies))
 
         return await _each(topics, totals)
 
     async def system_topics(self) -> set[str]:
         """Return the names of the topics that belong to brokers and not to their users."""
-        found: set[str] = set()
-        for address in await self.brokers():
-            answer = await self._ask(address, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-            found.update(fastjson.loads(answer.body)["topicList"])
-        return found
+        bodies = await self._bodies(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        return {topic for body in bodies for topic in body["topicList"]}
 
     async def delete_topic(self, topic: str) -> Deleted:
         """Delete a topic, with everything that belongs to it, on every broker that has it."""
-        answers = await self._ask_having(
-            topic, RequestCode.GET_TOPIC_CONFIG, b.GetTopicConfigRequestHeader(topic))
-        done = [
-            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, b.DeleteTopicRequestHeader(topic))
-            for address, _ in answers]
-        for address in self._namesrv:
-            await self._ask(
-                address, RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader(topic))
-        return _deleted([address for address, _ in answers], done)
+        having = [*await self._ask_having(topic, RequestCode.GET_TOPIC_CONFIG, b.GetTopicConfigRequestHeader(topic))]
+        answers = await self._ask_all(
+            RequestCode.DELETE_TOPIC_IN_BROKER, b.DeleteTopicRequestHeader(topic), brokers=having)
+        await self._ask_all(
+            RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader(topic), brokers=self._namesrv)
+        return _deleted(answers)
 
     async def create_topic(
         self, topic: str, queues: int, attributes: Mapping[str, str]
@@ -201,11 +188,10 @@ class AdminClient:
         """
         brokers = await self.brokers()
         having = [address for address in brokers if len(brokers) > 1 and await self._has(address, topic)]
-        header = topic_header(topic, queues, attributes)
-        answers = [
-            await self._ask(address, RequestCode.UPDATE_AND_CREATE_TOPIC, header) for address in having or brokers]
+        answers = await self._ask_all(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, topic_header(topic, queues, attributes), brokers=having or brokers)
         made = {"topicName": topic, "readQueueNums": queues, "writeQueueNums": queues, "attributes": attributes}
-        return made, [answer.remark for answer in answers if answer.remark]
+        return made, [answer.remark for answer in answers.values() if answer.remark]
 
     async def _has(self, address: str, topic: str) -> bool:
         with contextlib.suppress(RemotingCommandError):  # a Java broker of RocketMQ 4, or a user without permission
@@ -229,17 +215,10 @@ class AdminClient:
 
     # --- users and permissions
 
-    async def _change_access(self, code: RequestCode, header: CustomHeader, body: object = None) -> None:
-        """Change every broker, so that they agree."""
-        for address in await self.brokers():
-            await self._ask(address, code, header, body=b"" if body is None else fastjson.dumps(body))
-
     async def _list_access(self, code: RequestCode, header: CustomHeader) -> list[dict[str, Any]]:
         """Return the list of the first broker."""
-        for address in await self.brokers():
-            answer = await self._ask(address, code, header)
-            return list(fastjson.loads(answer.body)) if answer.body else []
-        return []
+        [(_, answer)] = (await self._ask_all(code, header, brokers=(await self.brokers())[:1])).items()
+        return list(fastjson.loads(answer.body)) if answer.body else []
 
     async def users(self) -> list[dict[str, Any]]:
         """Return the users as UserInfo; with passwords if the client is a super user."""
@@ -251,59 +230,44 @@ class AdminClient:
 
     async def create_user(self, name: str, user: dict[str, Any]) -> None:
         """Add a user, given as UserInfo, on every broker."""
-        await self._change_access(RequestCode.AUTH_CREATE_USER, a.UserRequestHeader(name), user)
+        await self._ask_all(RequestCode.AUTH_CREATE_USER, a.UserRequestHeader(name), fastjson.dumps(user))
 
     async def update_user(self, name: str, user: dict[str, Any]) -> None:
         """Change a user, given as UserInfo with what changes, on every broker."""
-        await self._change_access(RequestCode.AUTH_UPDATE_USER, a.UserRequestHeader(name), user)
+        await self._ask_all(RequestCode.AUTH_UPDATE_USER, a.UserRequestHeader(name), fastjson.dumps(user))
 
     async def delete_user(self, name: str) -> None:
         """Remove a user with its permissions from every broker."""
-        await self._change_access(RequestCode.AUTH_DELETE_USER, a.UserRequestHeader(name))
+        await self._ask_all(RequestCode.AUTH_DELETE_USER, a.UserRequestHeader(name))
 
     async def update_acl(self, subject: str, acl: dict[str, Any]) -> None:
         """Add entries, given as AclInfo, or replace those of the same resource, on every broker."""
-        await self._change_access(RequestCode.AUTH_UPDATE_ACL, a.AclRequestHeader(subject), acl)
+        await self._ask_all(RequestCode.AUTH_UPDATE_ACL, a.AclRequestHeader(subject), fastjson.dumps(acl))
 
     async def delete_acl(self, subject: str, policy: str, resource: str = "") -> None:
         """Remove the entry of a resource, or without one all entries of a subject, from every broker."""
-        await self._change_access(
-            RequestCode.AUTH_DELETE_ACL, a.DeleteAclRequestHeader(subject, policy, resource))
+        await self._ask_all(RequestCode.AUTH_DELETE_ACL, a.DeleteAclRequestHeader(subject, policy, resource))
 
     # --- groups
 
     async def groups(self) -> dict[str, list[GroupQueue]]:
         """Return every group with the queues that it has consumed."""
         found: dict[str, list[GroupQueue]] = {name: [] for name in await self.group_configs()}
-        for address in await self.brokers():
-            answer = await self._ask(
-                address, RequestCode.GET_BROKER_CONSUME_STATS, c.GetConsumeStatsInBrokerHeader(is_order=False))
-            for named in fastjson.loads(answer.body)["consumeStatsList"]:
+        for body in await self._bodies(
+                RequestCode.GET_BROKER_CONSUME_STATS, c.GetConsumeStatsInBrokerHeader(is_order=False)):
+            for named in body["consumeStatsList"]:
                 for name, tables in named.items():
                     for table in tables:
                         found.setdefault(name, []).extend(_group_queues(table["offsetTable"]))
         return {name: sorted(found[name]) for name in sorted(found)}
 
-    async def group_queues(self, group: str) -> list[GroupQueue]:
-        """Return the offsets of a group in every queue of its topics."""
-        found: list[GroupQueue] = []
-        for address in await self.brokers():
-            answer = await self._ask(
-                address, RequestCode.GET_CONSUME_STATS, c.GetConsumeStatsRequestHeader(group))
-            found += _group_queues(fastjson.loads(answer.body)["offsetTable"])
-        return sorted(found)
-
     async def members(self, group: str) -> list[dict[str, Any]]:
         """Return the clients of a group that are connected, with RocketMQ's member names."""
-        found: dict[str, dict[str, Any]] = {}
-        for address in await self.brokers():
-            answer = await self._ask(
-                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, c.GetConsumerConnectionListRequestHeader(group),
-                ok=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR))
-            if answer.code == ResponseCode.SUCCESS:
-                for member in fastjson.loads(answer.body)["connectionSet"]:
-                    found[member["clientId"]] = member
-        return [found[name] for name in sorted(found)]
+        bodies = await self._bodies(
+            RequestCode.GET_CONSUMER_CONNECTION_LIST, c.GetConsumerConnectionListRequestHeader(group),
+            without=(ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR))
+        members = {member["clientId"]: member for body in bodies for member in body["connectionSet"]}
+        return [members[name] for name in sorted(members)]
 
     async def member_counts(self, groups: Iterable[str]) -> dict[str, int]:
         """Return the number of connected clients of groups; a group that this user may not read is left out."""
@@ -315,19 +279,15 @@ class AdminClient:
 
     async def save_group(self, group: dict[str, Any]) -> None:
         """Create or change a group, given with RocketMQ's member names, on every broker."""
-        for address in await self.brokers():
-            await self._ask(
-                address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=fastjson.dumps(group))
+        await self._ask_all(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=fastjson.dumps(group))
 
     async def group_configs(self) -> dict[str, dict[str, Any]]:
         """Return the settings of every group, with RocketMQ's member names."""
-        found: dict[str, dict[str, Any]] = {}
-        for address in await self.brokers():
-            answer = await self._ask(
-                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-                c.GetAllSubscriptionGroupRequestHeader(group_seq=0))
-            found |= fastjson.loads(answer.body)["subscriptionGroupTable"]
-        return found
+        table: dict[str, dict[str, Any]] = {}
+        for body in await self._bodies(
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, c.GetAllSubscriptionGroupRequestHeader(group_seq=0)):
+            table |= body["subscriptionGroupTable"]
+        return table
 
     async def reset_group(
         self, group: str, topic: str, *, timestamp_ms: int, queue_id: int = -1, offset: int | None = None
@@ -338,35 +298,27 @@ class AdminClient:
         ``timestamp_ms``; a time below 0 means the end.
         """
         header = c.ResetOffsetRequestHeader(group, topic, timestamp_ms, is_force=True, queue_id=queue_id, offset=offset)
-        found = {}
-        for address in await self.brokers():
-            answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-            for queue, place in _pairs(fastjson.loads(answer.body)["offsetTable"]):
-                found[queue["brokerName"], queue["queueId"]] = place
-        return found
+        bodies = await self._bodies(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+        return {(queue["brokerName"], queue["queueId"]): place
+                for body in bodies for queue, place in _pairs(body["offsetTable"])}
 
     async def delete_group(self, group: str, *, keep_offsets: bool = False) -> Deleted:
         """Delete a group with its retries and dead letters, and with its offsets unless they are kept."""
         header = c.DeleteSubscriptionGroupRequestHeader(group, clean_offset=not keep_offsets)
-        brokers = await self.brokers()
-        return _deleted(brokers, [
-            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header) for address in brokers])
+        return _deleted(await self._ask_all(RequestCode.DELETE_SUBSCRIPTIONGROUP, header))
 
     async def broker_settings(self) -> dict[str, str]:
         """Return the settings of every broker in the form of a settings file, by its address."""
-        return {
-            address: (await self._ask(address, RequestCode.GET_BROKER_CONFIG)).body.decode(errors="replace")
-            for address in await self.brokers()}
+        answers = await self._ask_all(RequestCode.GET_BROKER_CONFIG)
+        return {address: answer.body.decode(errors="replace") for address, answer in answers.items()}
 
     async def sync_store(self) -> None:
         """Let brokers sync their logs, so that readers of their directories see every message that was acknowledged."""
-        for address in await self.brokers():
-            await self._ask(address, RequestCode.SYNC_STORE)
+        await self._ask_all(RequestCode.SYNC_STORE)
 
     async def delete_expired_files(self) -> None:
         """Let brokers delete the files that may be deleted."""
-        for address in await self.brokers():
-            await self._ask(address, RequestCode.DELETE_EXPIRED_COMMITLOG)
+        await self._ask_all(RequestCode.DELETE_EXPIRED_COMMITLOG)
 
     async def free_bytes(self, header: b.FreeBytesRequestHeader) -> dict[str, Any]:
         """Let a broker free bytes, or ask for the state of that request; return the members of FreeRequest."""
@@ -375,10 +327,8 @@ class AdminClient:
 
     async def runtime_info(self) -> dict[str, dict[str, str]]:
         """Return the figures of every broker, by its address."""
-        return {
-            address: dict(fastjson.loads((
-                await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"])
-            for address in await self.brokers()}
+        answers = await self._ask_all(RequestCode.GET_BROKER_RUNTIME_INFO)
+        return {address: dict(fastjson.loads(answer.body)["table"]) for address, answer in answers.items()}
 
     async def ha_status(self) -> dict[str, Any]:
         """Return the HARuntimeInfo of a broker, as mqadmin haStatus shows it."""
@@ -387,29 +337,41 @@ class AdminClient:
 
     # --- requests
 
-    async def _ask_having(
-        self, topic: str, code: int, header: CustomHeader
-    ) -> list[tuple[str, RemotingCommand]]:
-        """Send a request to every broker. Raises RemotingCommandError (TOPIC_NOT_EXIST) if none has the topic."""
-        missing = ResponseCode.TOPIC_NOT_EXIST
-        found = []
-        for address in await self.brokers():
-            answer = await self._ask(address, code, header, ok=(ResponseCode.SUCCESS, missing))
-            if answer.code != missing:
-                found.append((address, answer))
-        if not found:
-            raise RemotingCommandError(missing, f"no broker has topic {topic}")
-        return found
+    async def _ask_all(
+        self, code: int, header: CustomHeader | None = None, body: bytes = b"", *, without: Iterable[int] = (),
+        brokers: Iterable[str] | None = None,
+    ) -> dict[str, RemotingCommand]:
+        """Send a request to all brokers in turn, or to some; return the answers by address.
+
+        An answer with a code of ``without`` is left out.
+        """
+        answers = {}
+        for address in await self.brokers() if brokers is None else brokers:
+            answer = await self._ask(address, code, header, body, ok=(ResponseCode.SUCCESS, *without))
+            if answer.code == ResponseCode.SUCCESS:
+                answers[address] = answer
+        return answers
+
+    async def _bodies(
+        self, code: int, header: CustomHeader | None = None, *, without: Iterable[int] = (),
+        brokers: Iterable[str] | None = None,
+    ) -> list[Any]:
+        """Return the objects in the answers of brokers, see `_ask_all`."""
+        answers = await self._ask_all(code, header, without=without, brokers=brokers)
+        return [fastjson.loads(answer.body) for answer in answers.values()]
+
+    async def _ask_having(self, topic: str, code: int, header: CustomHeader) -> dict[str, RemotingCommand]:
+        """Ask every broker that has a topic. Raises RemotingCommandError (TOPIC_NOT_EXIST) if none has it."""
+        answers = await self._ask_all(code, header, without=(ResponseCode.TOPIC_NOT_EXIST,))
+        if not answers:
+            raise RemotingCommandError(ResponseCode.TOPIC_NOT_EXIST, f"no broker has topic {topic}")
+        return answers
 
     async def _ask(
-        self, address: str, code: int, header: CustomHeader | None = None, *,
-        ok: Iterable[int] = (ResponseCode.SUCCESS,), body: bytes = b"",
+        self, address: str, code: int, header: CustomHeader | None = None, body: bytes = b"", *,
+        ok: Container[int] = (ResponseCode.SUCCESS,),
     ) -> RemotingCommand:
-        answer = await self._remoting.invoke(
-            address, code, {} if header is None else header.to_ext(), body, timeout_ms=self._timeout_ms)
-        if answer.code not in ok:
-            raise RemotingCommandError(answer.code, answer.remark or "", address)
-        return answer
+        return await self._remoting.ask(address, code, header, body, ok=ok, timeout_ms=self._timeout_ms)
 
     async def _ask_name_server(self, code: int) -> RemotingCommand:
         """Send a request to the name servers in turn; return the answer of the first that answers."""
@@ -433,12 +395,12 @@ async def _each(names: Iterable[str], ask: Callable[[str], Awaitable[_Result]]) 
     return found
 
 
-def _deleted(brokers: list[str], answers: list[RemotingCommand]) -> Deleted:
+def _deleted(answers: dict[str, RemotingCommand]) -> Deleted:
     """Return what brokers have deleted. The answer of a Java broker has no body."""
-    bodies = [fastjson.loads(answer.body) for answer in answers if answer.body]
+    bodies = [fastjson.loads(answer.body) for answer in answers.values() if answer.body]
     topics, kept = (
         sorted({str(name) for body in bodies for name in body.get(member, ())}) for member in ("deletedTopics", "kept"))
-    return Deleted(brokers, topics, kept)
+    return Deleted([*answers], topics, kept)
 
 
 def _group_queues(table: Any) -> list[GroupQueue]:

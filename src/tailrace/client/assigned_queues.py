@@ -133,6 +133,13 @@ class AssignedQueues:
         """Return a queue if it is assigned."""
         return self._queues.get(queue)
 
+    def assigned(self, queue: MessageQueue) -> ProcessQueue:
+        """Return a queue that is assigned and was not given up. Raises ValueError."""
+        one = self._queues.get(queue)
+        if one is None or one.given_up:
+            raise ValueError(f"{queue} is not assigned to this member; see assignment()")
+        return one
+
     # --- queues come and go
 
     def add(self, queue: MessageQueue, offset: int, *, written: int | None, locked_until: float = 0.0) -> None:
@@ -140,18 +147,17 @@ class AssignedQueues:
         made = ProcessQueue(queue, offset)
         made.written = written
         made.locked_until = locked_until
-        made.paused = self._all_paused or queue in self._paused
-        self._queues[queue] = made
-        if not self._stopped:
-            made.pulling = asyncio.create_task(self._pull(made))
+        self._begin(made)
 
     def add_popped(self, queue: MessageQueue) -> None:
         """Pop a queue, or with the queue id -1 all queues of a broker."""
-        made = PopQueue(queue)
-        made.paused = self._all_paused or queue in self._paused
-        self._queues[queue] = made
+        self._begin(PopQueue(queue))
+
+    def _begin(self, one: ProcessQueue) -> None:
+        one.paused = self._all_paused or one.queue in self._paused
+        self._queues[one.queue] = one
         if not self._stopped:
-            made.pulling = asyncio.create_task(self._pop(made))
+            one.pulling = asyncio.create_task(self._fill(one))
 
     def drop(self, one: ProcessQueue) -> None:
         """Hand out no further message of a queue; those that workers have run on. A restart that waits is undone."""
@@ -349,6 +355,12 @@ class AssignedQueues:
                 one.written = offsets[one.queue]
         return failed
 
+    async def commit_or_raise(self) -> None:
+        """Commit what is consumed. Raises RemotingError that names a queue for which that failed."""
+        if failed := await self.commit():
+            queue, error = next(iter(failed.items()))
+            raise RemotingError(f"offsets of {len(failed)} queues are not committed, {queue}: {error}")
+
     async def commit_and_report(
         self, queues: Iterable[ProcessQueue] | None = None, *, again: bool = False
     ) -> None:
@@ -426,11 +438,12 @@ class AssignedQueues:
             await one.changed.wait()
         return False
 
-    async def _pull(self, one: ProcessQueue) -> None:
+    async def _fill(self, one: ProcessQueue) -> None:
+        """Pull or pop a queue until it is dropped; after a failure again, after a pause."""
         failures, lost = 0, ""
         while await self._has_room(one):
             try:
-                moved = await self._pull_once(one)
+                moved = await (self._pop_once(one) if isinstance(one, PopQueue) else self._pull_once(one))
                 if failures:
                     self._works(one.queue, lost)
                 failures, lost = 0, ""
@@ -446,63 +459,54 @@ class AssignedQueues:
                     self._error = error
                     self.stop()
                     return
-                if await self._register_again(error):
+                if not isinstance(one, PopQueue) and await self._register_again(error):
                     if failures > 1:
                         await asyncio.sleep(AGAIN_S)
                     if failures < REGISTRATIONS_MOST:
                         continue
                 elif address := self._is_lost(error):
                     lost = address
-                if not unreached(error) and self._is_new(one.queue, error):
-                    events.PULL_FAILED.log(
-                        _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
-                        offset=one.next_offset, reason=_text(error))
-                    self._failures.report("pull", error, topic=one.queue.topic)
+                self._note_failure(one, error)
                 if _is_gone(error):
                     self._look_at(one.queue.topic)
                 await asyncio.sleep(_pause_s(failures, error))
+
+    def _note_failure(self, one: ProcessQueue, error: Exception) -> None:
+        """Log that a queue cannot be pulled or popped, if it is the first one of its topic with this cause."""
+        if unreached(error) or not self._is_new(one.queue, error):
+            return
+        if isinstance(one, PopQueue):
+            events.POP_FAILED.log(
+                _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
+                reason=_text(error))
+        else:
+            events.PULL_FAILED.log(
+                _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
+                offset=one.next_offset, reason=_text(error))
+        self._failures.report("pull", error, topic=one.queue.topic)
 
     def _look_at(self, topic: str) -> None:
         """Fetch the route of a topic again: it was deleted, or made again, perhaps with other queues."""
         self._calls.instance.routes.forget(topic)
         self.topic_changed()
 
-    async def _pop(self, one: PopQueue) -> None:
+    async def _pop_once(self, one: PopQueue) -> None:
         assert self._popping is not None
-        failures, lost = 0, ""
-        while await self._has_room(one):
-            poll = asyncio.create_task(self._popping.pop(one.queue))
-            try:
-                found = await asyncio.shield(poll)
-                if failures:
-                    self._works(one.queue, lost)
-                failures, lost = 0, ""
-                self._add_popped(one, found)
-            except asyncio.CancelledError:
-                self._popping.abandon(one.queue, poll)
-                raise
-            except Exception as error:  # noqa: BLE001 - as for a pull
-                if self._stopped:
-                    return
-                failures += 1
-                if address := self._is_lost(error):
-                    lost = address
-                elif self._is_new(one.queue, error):
-                    events.POP_FAILED.log(
-                        _log, topic=one.queue.topic, broker=one.queue.broker_name, queue=one.queue.queue_id,
-                        reason=_text(error))
-                    self._failures.report("pull", error, topic=one.queue.topic)
-                if _is_gone(error):
-                    self._look_at(one.queue.topic)
-                await asyncio.sleep(_pause_s(failures, error))
-
-    def _add_popped(self, one: PopQueue, found: list[MessageExt]) -> None:
+        poll = asyncio.create_task(self._popping.pop(one.queue))
+        try:
+            messages = await asyncio.shield(poll)
+        except asyncio.CancelledError:
+            self._popping.abandon(one.queue, poll)
+            raise
         one.last_pull_ms = self._clock.now_ms()
-        one.add(found)
-        if one.dropped:
+        self._add_messages(one, messages, -1)
+
+    def _add_messages(self, one: ProcessQueue, messages: list[MessageExt], next_offset: int) -> None:
+        one.add(messages, next_offset)
+        if one.dropped:  # in the time of a pop
             self._give_back(one)
             return
-        self._bytes += sum(message.store_size for message in found)
+        self._bytes += sum(message.store_size for message in messages)
         self._offer(one)
 
     def _is_final(self, error: Exception) -> TypeGuard[RemotingCommandError]:
@@ -528,9 +532,7 @@ class AssignedQueues:
     async def _pull_once(self, one: ProcessQueue) -> int | None:
         """Pull, and add what was found; return the next offset to pull if the broker names another one."""
         commit = one.commit_offset if self._commit_in_pulls and one.commit_offset != one.written else None
-        wanted = self._wanted.get(one.queue.topic)
-        if wanted is None:
-            wanted = Subscription(one.queue.topic)
+        wanted = self._wanted.get(one.queue.topic) or Subscription(one.queue.topic)
         found = await self._calls.pull(
             wanted, one.queue, one.next_offset, max_count=self._limits.pull, wait_ms=POLL_MS, commit=commit,
             registered=self._register is not None)
@@ -552,7 +554,5 @@ class AssignedQueues:
                 message.topic = normal_topic(message.topic, self._calls.group)  # popped before
         if found.from_slave and found.status == "NO_MATCHED_MSG" and found.next_begin_offset <= one.next_offset:
             await asyncio.sleep(AGAIN_S)  # a slave that refers to its master does not hold the pull
-        one.add(found.messages, found.next_begin_offset)
-        self._bytes += sum(message.store_size for message in found.messages)
-        self._offer(one)
+        self._add_messages(one, found.messages, found.next_begin_offset)
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
@@ -158,8 +158,7 @@ class BrokerCalls:
             try:
                 if is_slave:
                     return await self._pull_from_slave(address, header, wanted, wait_ms), True
-                return await self.call(
-                    queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms), False
+                return await self.call(queue, RequestCode.PULL_MESSAGE, header, ok=_STATUS, extra_ms=wait_ms), False
             except RemotingError as error:
                 if not is_slave and isinstance(error, RemotingCommandError):
                     raise  # the refusal of the master counts
@@ -169,7 +168,7 @@ class BrokerCalls:
         if last is not None:
             self.instance.routes.forget(queue.topic)
             raise last
-        return await self.call(queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms), False
+        return await self.call(queue, RequestCode.PULL_MESSAGE, header, ok=_STATUS, extra_ms=wait_ms), False
 
     async def _pull_from_slave(
         self, address: str, header: PullMessageRequestHeader, wanted: Subscription, wait_ms: int
@@ -178,11 +177,8 @@ class BrokerCalls:
         asked = copy(header)
         asked.sys_flag = header.sys_flag & ~_COMMIT | _SUBSCRIPTION
         asked.commit_offset, asked.subscription = 0, wanted.expression
-        answer = await self.instance.remoting.invoke(
-            address, RequestCode.PULL_MESSAGE, asked.to_ext(), timeout_ms=self._timeout_ms + wait_ms)
-        if answer.code not in _STATUS:
-            raise RemotingCommandError(answer.code, answer.remark or "", address)
-        return answer
+        return await self.instance.remoting.ask(
+            address, RequestCode.PULL_MESSAGE, asked, ok=_STATUS, timeout_ms=self._timeout_ms + wait_ms)
 
     def _avoid(self, queue: MessageQueue, address: str, error: RemotingError) -> None:
         now = asyncio.get_running_loop().time()
@@ -277,10 +273,8 @@ class BrokerCalls:
         if not addresses:
             raise RemotingCommandError(ResponseCode.TOPIC_NOT_EXIST, f"no broker of topic {topic} can be reached")
         address = addresses[SystemEntropy().randrange(len(addresses))]
-        answer = await self.instance.remoting.invoke(
-            address, RequestCode.QUERY_ASSIGNMENT, {}, body, timeout_ms=self._timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        answer = await self.instance.remoting.ask(
+            address, RequestCode.QUERY_ASSIGNMENT, body=body, timeout_ms=self._timeout_ms)
         with readable(address):
             found = fastjson.loads(answer.body).get("messageQueueAssignments")
             return None if found is None else {
@@ -344,14 +338,12 @@ class BrokerCalls:
             "subscriptionData": wanted.to_json()})
         route = await self.instance.routes.of(wanted.topic)
         for address in sorted(set(route.addresses.values())):
-            answer = await self.instance.remoting.invoke(
-                address, RequestCode.CHECK_CLIENT_CONFIG, {}, body, timeout_ms=self._timeout_ms)
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            await self.instance.remoting.ask(
+                address, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=self._timeout_ms)
 
     async def call(
         self, queue: MessageQueue, code: int, header: CustomHeader | None, *,
-        ok: tuple[int, ...] = (ResponseCode.SUCCESS,), extra_ms: int = 0, body: bytes = b"",
+        ok: Container[int] = (ResponseCode.SUCCESS,), extra_ms: int = 0, body: bytes = b"",
     ) -> RemotingCommand:
         """Ask the broker of a queue; ``ok`` are the codes that are returned and not raised."""
         routes = self.instance.routes
@@ -364,15 +356,13 @@ class BrokerCalls:
             raise RemotingCommandError(
                 ResponseCode.TOPIC_NOT_EXIST, f"no broker {queue.broker_name} has {queue.topic}")
         try:
-            answer = await self.instance.remoting.invoke(
-                address, code, {} if header is None else header.to_ext(), body,
-                timeout_ms=self._timeout_ms + extra_ms)
+            return await self.instance.remoting.ask(
+                address, code, header, body, ok=ok, timeout_ms=self._timeout_ms + extra_ms)
+        except RemotingCommandError:
+            raise
         except RemotingError:
             routes.forget(queue.topic)  # the broker may be at another address
             raise
-        if answer.code not in ok:
-            raise RemotingCommandError(answer.code, answer.remark or "", address)
-        return answer
 
 
 @final

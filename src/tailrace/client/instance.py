@@ -325,10 +325,8 @@ class ClientInstance:
             "clientID": self.client_id, "producerDataSet": producers, "heartbeatFingerprint": fingerprint,
             "withoutSub": without,
             "consumerDataSet": [{**one, "subscriptionDataSet": []} for one in consumers] if without else consumers})
-        answer = await self.remoting.invoke(
-            address, RequestCode.HEART_BEAT, {}, body, timeout_ms=self.target.timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        answer = await self.remoting.ask(
+            address, RequestCode.HEART_BEAT, body=body, timeout_ms=self.target.timeout_ms)
         changed = answer.ext.get("IS_SUB_CHANGE") != "false"
         if answer.ext.get("IS_SUPPORT_HEART_BEAT_V2") == "true" and not changed:
             self._fingerprints[address] = fingerprint

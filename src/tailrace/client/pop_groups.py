@@ -34,9 +34,7 @@ async def pop_mode(target: Target, topic: str, group: str) -> None:
     try:
         route = await share.instance.routes.of(topic)
         for address in sorted(set(route.addresses.values())):
-            answer = await share.instance.remoting.invoke(
-                address, RequestCode.SET_MESSAGE_REQUEST_MODE, {}, body, timeout_ms=target.timeout_ms)
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            await share.instance.remoting.ask(
+                address, RequestCode.SET_MESSAGE_REQUEST_MODE, body=body, timeout_ms=target.timeout_ms)
     finally:
         await share.close()

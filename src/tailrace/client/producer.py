@@ -264,11 +264,16 @@ class AsyncProducer:
             header = self._sender.header_of(key.topic, one.flag, one.properties.decode())
             return await self._sender.send(
                 RequestCode.SEND_MESSAGE_V2, message, header, one.body, one.unique_key, key.queue_id, None)
-        header = self._sender.header_of(key.topic, 0, "")
+        return await self._send_together(message, items, key.queue_id)
+
+    async def _send_together(
+        self, first: Message, items: Sequence[BatchItem], queue_id: int | None
+    ) -> SendResult:
+        header = self._sender.header_of(first.topic, 0, "")
         header.batch = True
         return await self._sender.send(
-            RequestCode.SEND_BATCH_MESSAGE, message, header, encode_batch(item[:3] for item in items),
-            ",".join(item.unique_key for item in items), key.queue_id, None)
+            RequestCode.SEND_BATCH_MESSAGE, first, header, encode_batch(item[:3] for item in items),
+            ",".join(item.unique_key for item in items), queue_id, None)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Delete a timer message before it is due, by the ``recall_handle`` of its `SendResult`.
@@ -424,25 +429,21 @@ class AsyncProducer:
 
     async def _send_batch(self, messages: Sequence[Message], queue_id: int | None) -> SendResult:
         topic = messages[0].topic
-        items, keys = [], []
+        items = []
         for message in messages:
             if message.topic != topic:
                 raise MessageIllegalError("batch", f"has topics {topic} and {message.topic}")
             if message.deliver_at is not None or message.delay is not None or message.delay_level:
                 raise MessageIllegalError("delay", "a message of a batch cannot be delayed")
             unique_key, properties = self._sender.properties(message)
-            keys.append(unique_key)
-            items.append((message.flag, message.body, properties))
-        header = self._sender.header_of(topic, 0, "")
-        header.batch = True
+            items.append(BatchItem(message.flag, message.body, properties, unique_key))
         began_ms = self._clock.now_ms()
-        result = await self._sender.send(
-            RequestCode.SEND_BATCH_MESSAGE, messages[0], header, encode_batch(items), ",".join(keys), queue_id, None)
+        result = await self._send_together(messages[0], items, queue_id)
         if self._trace is not None:
             ids = result.offset_msg_id.split(",")
-            for number, (message, key) in enumerate(zip(messages, keys, strict=True)):
+            for number, (message, item) in enumerate(zip(messages, items, strict=True)):
                 stored = dataclasses.replace(
-                    result, msg_id=key, offset_msg_id=ids[number] if number < len(ids) else "")
+                    result, msg_id=item.unique_key, offset_msg_id=ids[number] if number < len(ids) else "")
                 await self._traced(message, stored, began_ms)
         return result
 
@@ -484,10 +485,8 @@ class AsyncProducer:
         header = topic_header(topic, queues, attributes or {})
         notes = []
         for address in addresses:
-            answer = await self._remoting.invoke(
-                address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(), timeout_ms=self._timeout_ms)
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            answer = await self._remoting.ask(
+                address, RequestCode.UPDATE_AND_CREATE_TOPIC, header, timeout_ms=self._timeout_ms)
             if answer.remark:
                 notes.append(answer.remark)
         self._routes.forget(topic)

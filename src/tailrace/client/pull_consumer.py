@@ -30,11 +30,11 @@ from tailrace.client.instance import InstanceShare, Target, unreached
 from tailrace.client.offset_store import BrokerOffsets
 from tailrace.client.process_queue import ProcessQueue
 from tailrace.client.routes import MessageQueue
-from tailrace.client.subscription import Sql, Subscription, Topics, expressions
+from tailrace.client.subscription import Subscription, Topics, subscriptions
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.loop_thread import EventLoopThread
 from tailrace.env.supervision import supervised
-from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
+from tailrace.errors import ConfigError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import GetAllTopicConfigRequestHeader
@@ -120,11 +120,9 @@ class AsyncPullConsumer:
         committed offset, or without one from ``start``: "first" or "last". Replaces an earlier `subscribe`
         or `assign`.
         """
-        wanted = {}
-        for topic, expression in expressions(topics):
-            wanted[topic] = Subscription.of(topic, sql=expression.expression) if isinstance(expression, Sql) else (
-                Subscription.of(topic, expression))
-            wanted[topic].version = self._clock.now_ms()
+        wanted = {one.topic: one for one in subscriptions(topics)}
+        for one in wanted.values():
+            one.version = self._clock.now_ms()
         if not wanted:
             raise ConfigError("subscribe needs a topic: write subscribe('orders')")
         if start not in {"first", "last"}:
@@ -185,9 +183,7 @@ class AsyncPullConsumer:
     async def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue `poll` at an offset of a queue. Raises ValueError if it does not read the queue."""
         reading = self._running()
-        one = reading.queues.find(queue)
-        if one is None or one.given_up:
-            raise ValueError(f"{queue} is not assigned to this consumer; see assignment()")
+        one = reading.queues.assigned(queue)
         reading.consumed()
         await reading.queues.restart(one, offset)
 
@@ -212,9 +208,7 @@ class AsyncPullConsumer:
             return
         reading = self._running()
         reading.consumed()
-        if failed := await reading.queues.commit():
-            place, error = next(iter(failed.items()))
-            raise RemotingError(f"offsets of {len(failed)} queues are not committed, {place}: {error}")
+        await reading.queues.commit_or_raise()
 
     def _running(self) -> _Reading:
         if self._share.closed:
@@ -368,12 +362,9 @@ class AsyncPullConsumer:
         """Return the topics of the broker; needs the argument ``broker``."""
         if not self._broker:
             raise ConfigError("topics can be listed only for a broker, not for a name server")
-        answer = await self._share.instance.remoting.invoke(
-            self._broker, RequestCode.GET_ALL_TOPIC_CONFIG,
-            GetAllTopicConfigRequestHeader(topic_seq=0).to_ext(),
+        answer = await self._share.instance.remoting.ask(
+            self._broker, RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader(topic_seq=0),
             timeout_ms=self._timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "", self._broker)
         table = fastjson.loads(answer.body)["topicConfigTable"]
         return [table[name] for name in sorted(table)]
 
@@ -381,10 +372,8 @@ class AsyncPullConsumer:
         """Return the figures of every broker that has a topic, as administration tools read them."""
         found = {}
         for name, address in (await self._share.instance.routes.of(topic)).addresses.items():
-            answer = await self._share.instance.remoting.invoke(
-                address, RequestCode.GET_BROKER_RUNTIME_INFO, {}, timeout_ms=self._timeout_ms)
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            answer = await self._share.instance.remoting.ask(
+                address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms=self._timeout_ms)
             found[name] = dict(fastjson.loads(answer.body)["table"])
         return found
 

@@ -27,7 +27,7 @@ from tailrace.client.producer import AsyncProducer
 from tailrace.client.routes import MessageQueue
 from tailrace.client.running_info import ConsumeRates, running_info
 from tailrace.client.send_result import SendResult
-from tailrace.client.subscription import Sql, Subscription, Topics, expressions
+from tailrace.client.subscription import Subscription, Topics, subscriptions
 from tailrace.client.telemetry import Telemetry
 from tailrace.client.trace import MessageTrace
 from tailrace.env.clock import Clock, SystemClock
@@ -111,8 +111,8 @@ class AsyncPushConsumer:
         self._telemetry = telemetry
         self._wanted: dict[str, Subscription] = {}
         self._version = self._clock.now_ms()
-        for topic, expression in expressions(topics):
-            self._want(topic, expression)
+        for wanted in subscriptions(topics):
+            self._want(wanted)
         self._limits = Limits(max_cached_messages, max_cached_bytes, pull_batch)
         self._settings = MemberSettings(
             strategy_of(strategy), Start(start, start_time_ms), in_order, broadcasting, False, auto_commit,
@@ -166,7 +166,7 @@ class AsyncPushConsumer:
         calls = self._calls = BrokerCalls(self._share.instance, self._group)
         retry_topic = "" if settings.broadcasting else f"{RETRY_GROUP_TOPIC_PREFIX}{self._group}"
         if retry_topic:
-            self._want(retry_topic, "*")
+            self._want(Subscription(retry_topic))
         for one in self._wanted.values():
             await self._check_filter(one)
         offsets: OffsetStore
@@ -243,7 +243,7 @@ class AsyncPushConsumer:
         one = Subscription.of(topic, tags, sql)
         if self._workers:
             await self._check_filter(one)
-        self._want(topic, Sql(sql) if sql else tags)
+        self._want(one)
         if self._workers:
             await self._member.subscriptions_changed()
 
@@ -274,10 +274,7 @@ class AsyncPushConsumer:
 
         Raises ValueError if another member has it, or if it is in mode POP.
         """
-        one = self._running_queues().find(queue)
-        if one is None or one.given_up:
-            raise ValueError(f"{queue} is not assigned to this member; see assignment()")
-        await self._queues.restart(one, offset)
+        await self._queues.restart(self._running_queues().assigned(queue), offset)
 
     async def seek_to_time(self, topic: str, timestamp_ms: Time) -> None:
         """Continue at the first message stored at or after a time, in the queues of a topic that this member has."""
@@ -288,10 +285,7 @@ class AsyncPushConsumer:
 
     async def commit(self) -> None:
         """Commit now what is consumed. Raises RemotingError if a broker does not take it."""
-        failed = await self._running_queues().commit()
-        if failed:
-            queue, error = next(iter(failed.items()))
-            raise RemotingError(f"offsets of {len(failed)} queues are not committed, {queue}: {error}")
+        await self._running_queues().commit_or_raise()
 
     async def reply(self, message: MessageExt, body: bytes) -> SendResult:
         """Answer a message that was sent with `Producer.request`; its listener may call this."""
@@ -306,12 +300,9 @@ class AsyncPushConsumer:
         return [one for one in self._running_queues().all()
                 if not one.dropped and not one.queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)]
 
-    def _want(self, topic: str, expression: str | Sql) -> None:
-        self._version = max(self._version + 1, self._clock.now_ms())
-        one = Subscription.of(topic, sql=expression.expression) if isinstance(expression, Sql) else (
-            Subscription.of(topic, expression))
-        one.version = self._version
-        self._wanted[topic] = one
+    def _want(self, wanted: Subscription) -> None:
+        self._version = wanted.version = max(self._version + 1, self._clock.now_ms())
+        self._wanted[wanted.topic] = wanted
 
     async def _check_filter(self, one: Subscription) -> None:
         if not one.is_sql:

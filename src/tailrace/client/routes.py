@@ -185,9 +185,7 @@ class Routes:
         if self.broker:
             return [self.broker]
         address = self._namesrv[0]
-        answer = await self._remoting.invoke(address, RequestCode.GET_BROKER_CLUSTER_INFO, {})
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        answer = await self._remoting.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
         with readable(address):
             return masters(fastjson.loads(answer.body), address)
 
@@ -238,16 +236,16 @@ class Routes:
         last: RemotingError | None = None
         for address in list(self._namesrv):
             try:
-                answer = await self._remoting.invoke(
-                    address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
+                answer = await self._remoting.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+            except RemotingCommandError:
+                self.on_answer()
+                raise
             except RemotingError as error:
                 last = error
                 if self._namesrv[0] == address:  # unless another call has moved it to the end before
                     self._namesrv.append(self._namesrv.pop(0))
                 continue
             self.on_answer()
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
             most = DEFAULT_QUEUES if asked != topic else QUEUES_MAX
             with readable(address):
                 found = fastjson.loads(answer.body)
@@ -257,10 +255,8 @@ class Routes:
         raise last
 
     async def _ask_broker(self, asked: str, topic: str) -> Route:
-        answer = await self._remoting.invoke(
-            self.broker, RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(asked, lo=True).to_ext())
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "", self.broker)
+        answer = await self._remoting.ask(
+            self.broker, RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(asked, lo=True))
         with readable(self.broker):
             config = fastjson.loads(answer.body)
             config = config.get("topicConfig", config)

@@ -170,9 +170,9 @@ class Sender:
         """Return the tries of a send that begins now."""
         return Tries(self._clock.monotonic_ns())
 
-    async def route(self, topic: str, tries: Tries | None = None) -> Route:
+    async def route(self, topic: str) -> Route:
         """Return the route of a topic to send to; after a temporary failure try again as `until_done` does."""
-        return await self.until_done(topic, lambda tries: self.route_once(topic, tries), tries)
+        return await self.until_done(topic, lambda tries: self.route_once(topic, tries))
 
     async def until_done(
         self, topic: str, step: Callable[[Tries], Awaitable[_T]], tries: Tries | None = None

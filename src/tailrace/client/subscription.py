@@ -10,7 +10,7 @@ from typing import Any, Final, final
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.model import MessageExt
 
-__all__ = ["Sql", "Subscription", "Topics", "expressions"]
+__all__ = ["Sql", "Subscription", "Topics", "subscriptions"]
 
 _COMPARES: Final = re.compile(r"\s(?:[<>]=?|<>|=)|(?:[<>]=?|=)\s|=\s*'|\s(?:in|is|between|like|not)\s", re.IGNORECASE)
 _JOINS: Final = re.compile(r"\s+(?:or|and|\||&&?)\s+|,\s+", re.IGNORECASE)
@@ -86,12 +86,9 @@ class Subscription:
             "tagsSet": self.tags, "topic": self.topic}
 
 
-def expressions(topics: Topics | None) -> list[tuple[str, str | Sql]]:
-    """Return topics and their expressions, ``"*"`` for those without one."""
-    if isinstance(topics, str):
-        return [(topics, "*")]
-    if topics is None:
-        return []
-    if isinstance(topics, Mapping):
-        return list(topics.items())
-    return [(topic, "*") for topic in topics]
+def subscriptions(topics: Topics | None) -> list[Subscription]:
+    """Return the subscriptions of topics, to all messages of those without an expression. Raises ValueError."""
+    if not isinstance(topics, Mapping):
+        return [Subscription.of(topic) for topic in ([topics] if isinstance(topics, str) else topics or ())]
+    return [Subscription.of(topic, sql=wanted.expression) if isinstance(wanted, Sql) else Subscription.of(topic, wanted)
+            for topic, wanted in topics.items()]

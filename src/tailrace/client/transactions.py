@@ -21,7 +21,7 @@ from tailrace.client.trace import MessageTrace
 from tailrace.errors import CorruptionError, RefusalError, RemotingCommandError, RemotingError
 from tailrace.formats.commitlog import SysFlag, decode_message
 from tailrace.formats.names import PGROUP
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.formats.requests.message_headers import (
     CheckTransactionStateRequestHeader,
     EndTransactionRequestHeader,
@@ -90,13 +90,13 @@ class Transactions(ProducerMember):
             commit_log_offset=decode_message_id(sent.offset_msg_id)[1], commit_or_rollback=_flag(decision),
             msg_id=sent.msg_id, transaction_id=sent.msg_id)
         try:
-            answer = await self._share.instance.remoting.invoke(
-                address, RequestCode.END_TRANSACTION, header.to_ext(), timeout_ms=self._timeout_ms)
+            await self._share.instance.remoting.ask(
+                address, RequestCode.END_TRANSACTION, header, timeout_ms=self._timeout_ms)
+        except RemotingCommandError:
+            raise
         except RemotingError as error:
             events.TRANSACTION_NOT_ENDED.log(_log, message=sent.msg_id, reason=error)
             return
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "", address)
         if self._trace is not None:
             self._trace.transaction_ended(message, sent.msg_id, address, commit=decision, checked=False)
 

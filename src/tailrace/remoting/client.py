@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final, cast, final
 
 from tailrace import events
@@ -17,6 +17,7 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.errors import (
     RemotingClosedError,
+    RemotingCommandError,
     RemotingConnectError,
     RemotingError,
     RemotingFrameError,
@@ -33,6 +34,7 @@ from tailrace.formats.remoting import (
     decode_frame,
     encode,
 )
+from tailrace.formats.requests.custom_header import CustomHeader
 from tailrace.formats.requests.table import ADMINISTRATION
 from tailrace.logs import get_logger
 from tailrace.remoting.addresses import socket_address
@@ -355,6 +357,17 @@ class RemotingClient:
             # The peer is stopping: the next request opens a new connection; requests under way keep this one.
             del self._connections[address]
             connection.close_when_idle()
+        return answer
+
+    async def ask(
+        self, address: str, code: int, header: CustomHeader | None = None, body: bytes = b"", *,
+        ok: Container[int] = (ResponseCode.SUCCESS,), timeout_ms: int = 3000,
+    ) -> RemotingCommand:
+        """As `invoke`, with a header. Raises RemotingCommandError for an answer whose code is not in ``ok``."""
+        ext = {} if header is None else header.to_ext()
+        answer = await self.invoke(address, code, ext, body, timeout_ms=timeout_ms)
+        if answer.code not in ok:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
         return answer
 
     async def invoke_oneway(

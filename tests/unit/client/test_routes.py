@@ -10,11 +10,14 @@ from tailrace.client.routes import KEPT_MAX, REFRESH_NS, Routes
 from tailrace.errors import RemotingCommandError, RemotingConnectError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.remoting.client import RemotingClient
 from tailrace.testing import SimClock
 
 
 class NameServers:
     """Answers requests for routes; ``down`` are the addresses that cannot be reached."""
+
+    ask = RemotingClient.ask
 
     def __init__(self, *down):
         self.down = set(down)
@@ -140,6 +143,8 @@ def test_routes_are_dropped_that_are_too_old_or_too_many():
 def test_a_name_server_without_a_broker_is_an_error_for_those_who_ask_for_all_brokers():
     # A topic that was created on no broker would look like one that exists.
     class Empty:
+        ask = RemotingClient.ask
+
         async def invoke(self, address, code, ext, body=b"", **_):
             if code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 return RemotingCommand(ResponseCode.TOPIC_NOT_EXIST, {}, b"", remark="no route")
