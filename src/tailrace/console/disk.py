@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tailrace.console.charts import meter
-from tailrace.console.elements import BAD, GOOD, WARN, Child, address, h
-from tailrace.console.troubles import Trouble
+from tailrace.console.elements import BAD, GOOD, WARN, Child, Trouble, address, h
 from tailrace.node.message_store import MessageStore
 from tailrace.spellings import size_text
 from tailrace.store.retention.disk_state import (

@@ -10,10 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from tailrace.broker.wiring import BrokerParts
 from tailrace.console.disk import Disk, disk_troubles
-from tailrace.console.elements import BAD, NOTE, WARN, address, plural
+from tailrace.console.elements import BAD, NOTE, WARN, Trouble, address, plural
 from tailrace.console.figures import DeadLetters, Figures, GroupLag
 from tailrace.console.recovery import recovery_troubles
-from tailrace.console.troubles import Trouble
 from tailrace.console.words import span
 from tailrace.env import supervision
 from tailrace.env.processes import memory_bytes, memory_limit

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from tailrace.console.elements import Child, Sorting, address, form, h, link, picker, plural
-from tailrace.console.query import Query, whole_number
+from tailrace.console.elements import (
+    Child,
+    Sorting,
+    address,
+    form,
+    h,
+    is_meant,
+    link,
+    picker,
+    plural,
+)
+from tailrace.console.page_request import Query, whole_number
 from tailrace.console.viewer import SUGGESTED_MAX, similar_name
 
 __all__ = ["ROWS_MAX", "Listing"]
@@ -35,8 +45,8 @@ class Listing:
             key=keys[sorting.key], reverse=sorting.descending)
         self.shown = self.found[self._start : self._start + ROWS_MAX]
 
-    def around(self, more: Child = None) -> list[Child]:
-        """Return the filter, the number of names and links to the others; ``more`` are buttons beside the filter."""
+    def around(self) -> list[Child]:
+        """Return the filter, the number of names and links to the others."""
         query: dict[str, str | int] = {"filter": self._text, "sort": self.sorting.asked, "all": 1 if self._all else ""}
         links: list[Child] = []
         if self._start:
@@ -52,12 +62,12 @@ class Listing:
         hidden = {"sort": self.sorting.asked, "all": "1" if self._all else ""}
         looking = form(self._path, picker("Name contains", "filter", self._text, self._known), hidden=hidden,
                        button="Filter")
-        return [h("div", looking, more, class_="tools"), h("p", text, *links, class_="links")]
+        return [h("div", looking, class_="tools"), h("p", text, *links, class_="links")]
 
     def none(self) -> list[Child]:
         """Return what the page says if nothing is shown, with the most similar name."""
         if not self._text:
             return [f"There is no {self._noun} yet."]
-        said: list[Child] = [f"No {self._noun} has {self._text} in its name."]
         similar = similar_name(self._text, self._names)
-        return [*said, " Is ", link(similar, address(self._path, filter=similar)), " meant?"] if similar else said
+        return [f"No {self._noun} has {self._text} in its name.",
+                *is_meant(similar, address(self._path, filter=similar))]

@@ -18,6 +18,7 @@ from tailrace.console.elements import (
     Child,
     Column,
     Titled,
+    Trouble,
     address,
     badge,
     card,
@@ -37,8 +38,8 @@ from tailrace.console.health import (
     troubles,
     waiting_groups,
 )
+from tailrace.console.page_request import PageRequest
 from tailrace.console.recovery import recovery_card
-from tailrace.console.troubles import Trouble, worst_level
 from tailrace.console.viewer import Viewer
 from tailrace.console.words import clock_time, moment, span
 from tailrace.kernels import compiled
@@ -51,12 +52,13 @@ ROWS: Final = 8
 """Groups that the first page shows."""
 
 
-def overview(broker: BrokerParts, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> Titled:
+def overview(request: PageRequest) -> Titled:
     """Return the page, whose title says whether anything is wrong."""
+    broker, figures, viewer = request.broker, request.figures, request.viewer
     lags = figures.own_lags(viewer)
     waiting = waiting_groups(figures, lags)
     dead, disk = figures.dead_letters(viewer), disk_of(broker.store)
-    live = link("Stop reloading", address("")) if "live" in asked else link(
+    live = link("Stop reloading", address("")) if "live" in request.query else link(
         f"Reload every {REFRESH_S} s", address("", live=1))
     found = troubles(broker, waiting, dead, disk)
     wrong = sum(trouble.level in {WARN, BAD} for trouble in found)
@@ -75,7 +77,7 @@ def _state(broker: BrokerParts, found: list[Trouble], live: Element) -> Element:
     lines: list[Child] = [
         notice(trouble.level, trouble.text, more=[link(trouble.more, trouble.page)] if trouble.page else [])
         for trouble in found]
-    if worst_level(found) in {GOOD, NOTE}:
+    if all(trouble.level == NOTE for trouble in found):
         lines.insert(0, notice(GOOD, "Sends and reads work, and nothing waits for long."))
     return h("section", *lines, h("p", h("span", running), live, class_="links soft"),
              class_="health", aria_label="State")

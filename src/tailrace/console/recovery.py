@@ -11,6 +11,7 @@ from tailrace.console.elements import (
     WARN,
     Child,
     Column,
+    Trouble,
     badge,
     card,
     facts,
@@ -18,7 +19,6 @@ from tailrace.console.elements import (
     plural,
     table,
 )
-from tailrace.console.troubles import Trouble
 from tailrace.console.words import span
 from tailrace.spellings import size_text
 

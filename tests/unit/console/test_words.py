@@ -8,7 +8,6 @@ from tailrace.config import StoreConfig
 from tailrace.console.disk import Disk, _left, _lines, disk_troubles
 from tailrace.console.elements import Column, Sorting, address, plural, table
 from tailrace.console.recovery import recovery_card, recovery_troubles
-from tailrace.console.troubles import Trouble, worst_level
 from tailrace.console.words import ago, client_version, local_time, span
 from tailrace.formats.remoting import MQ_VERSION, VERSION_V5_3_1
 from tailrace.store.recovery.start import RecoveryReport
@@ -127,8 +126,3 @@ def test_an_ordinary_start_is_no_trouble(fields, text):
 def test_a_torn_end_is_a_note():
     [trouble] = recovery_troubles(report(cut=[{"file": "x", "position": 1, "length": 40, "reason": "zero"}]))
     assert (trouble.level, "40 B" in trouble.text) == ("note", True)
-
-
-def test_of_several_troubles_the_worst_decides():
-    assert worst_level([]) == "good"
-    assert worst_level([Trouble("note", ""), Trouble("bad", ""), Trouble("warn", "")]) == "bad"
