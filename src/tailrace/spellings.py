@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 __all__ = [
-    "Duration", "Time", "duration_ms", "meant", "milliseconds", "nearest", "no_such", "seconds", "size_text",
+    "Duration", "Time", "camel", "duration_ms", "meant", "milliseconds", "nearest", "no_such", "seconds", "size_text",
     "time_ms",
 ]
 
@@ -22,6 +22,11 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_40
 _PART: Final = re.compile(r"(\d{1,18}(?:\.\d{1,9})?) ?(ms|s|m|h|d)", re.ASCII)
 _PARTS: Final = re.compile(rf"(?:{_PART.pattern} ?)+", re.ASCII)
 _MAX_MS: Final = (1 << 63) - 1
+
+
+def camel(name: str) -> str:
+    """Return the name of a field in the spelling of JSON lines: ``allocatedBytes``."""
+    return re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name)
 
 
 def duration_ms(value: Duration, name: str = "a duration") -> int:

@@ -7,7 +7,7 @@ import typer
 
 from tailrace.cli.arguments import AsJson, Config, Store, complain, errors, read_properties
 from tailrace.cli.contexts import tls_of
-from tailrace.cli.output import Progress, local_time, print_fields, print_lines, wants_table
+from tailrace.cli.output import Progress, local_time, show_one
 from tailrace.config import StoreConfig
 
 __all__ = ["backup", "restore"]
@@ -70,8 +70,5 @@ def restore(
 
 def _show(report: dict[str, object], *, as_json: bool) -> None:
     """Print a report; a table has times for people, without the milliseconds."""
-    if wants_table(as_json=as_json):
-        print_fields({name: value for name, value in report.items()
-                      if value not in (None, "", []) and name not in {"createdMs", "lastStoreTimestamp"}})
-    else:
-        print_lines([report])
+    show_one(report, as_json=as_json, shown={
+        name: value for name, value in report.items() if name not in {"createdMs", "lastStoreTimestamp"}})

@@ -6,12 +6,16 @@ from typing import Annotated, Any, Final, Optional
 
 import typer
 
-from tailrace.cli import completion
+from tailrace.cli import completion, output
 from tailrace.cli.arguments import AsJson, Broker, Namesrv, complain, errors, key_values, usage
-from tailrace.cli.contexts import change_context, contexts_file, contexts_of_file, select_context
-from tailrace.cli.output import print_fields, print_lines, show, wants_table
-from tailrace.errors import ConfigError
-from tailrace.spellings import meant
+from tailrace.cli.contexts import (
+    change_context,
+    contexts_file,
+    contexts_of_file,
+    no_context,
+    select_context,
+)
+from tailrace.cli.output import show
 
 __all__ = ["list_all", "remove", "save", "select", "show_one"]
 
@@ -33,8 +37,7 @@ def _line(name: str, selected: str, values: dict[str, Any]) -> dict[str, Any]:
 def _known(name: str, table: dict[str, Any]) -> dict[str, Any]:
     """Return the values of a context. Raises ConfigError with the most similar name."""
     if name not in table:
-        raise ConfigError(f"{contexts_file()} has no context {name}" + (
-            meant(name, table) or f"; it has: {', '.join(table) or 'none'}"))
+        raise no_context(name, table)
     values: dict[str, Any] = table[name]
     return values
 
@@ -59,10 +62,7 @@ def show_one(name: Name = "", as_json: AsJson = False) -> None:
             raise usage("no context is selected: name one, or run tailrace context select NAME")
         line = _line(name, selected, _known(name, table))
     line["file"] = str(contexts_file())
-    if wants_table(as_json=as_json):
-        print_fields(line)
-    else:
-        print_lines([line])
+    output.show_one(line, as_json=as_json)
 
 
 def save(

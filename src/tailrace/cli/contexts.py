@@ -25,7 +25,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from tailrace.remoting.tls import TlsOptions
 
 __all__ = [
-    "CREDENTIALS", "DEFAULT_NAMESRV", "Target", "change_context", "contexts_file", "contexts_of_file", "select_context",
-    "target_of", "tls_of", "with_target",
+    "CREDENTIALS", "DEFAULT_NAMESRV", "Target", "change_context", "contexts_file", "contexts_of_file", "no_context",
+    "select_context", "target_of", "tls_of", "with_target",
 ]
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
@@ -165,6 +165,12 @@ def contexts_of_file() -> tuple[str, dict[str, dict[str, Any]]]:
     return str(selected), {name: value if isinstance(value, dict) else {} for name, value in known.items()}
 
 
+def no_context(name: str, known: Collection[str]) -> ConfigError:
+    """Return the error for a context that the file does not have, with the most similar name."""
+    return ConfigError(f"{contexts_file()} has no context {name}" + (
+        meant(name, known) or f"; it has: {', '.join(known) or 'none'}"))
+
+
 def change_context(name: str, values: dict[str, Any] | None) -> None:
     """Set the values of a context in the file, or remove it with None. Other lines and comments stay as they are.
 
@@ -242,8 +248,7 @@ def _named(context: str, tls: bool | None) -> Target:
     if name not in known:
         if not path.exists():
             raise ConfigError(f"there is no context {name}: the file of contexts {path} does not exist")
-        raise ConfigError(f"{path} has no context {name}"
-                          + (meant(str(name), known) or f"; it has: {', '.join(known) or 'none'}"))
+        raise no_context(str(name), known)
     values = known[name]
     values = dict(values) if isinstance(values, dict) else {}
     said, credentials = values.pop("tls", None), values.pop("credentials", None)

@@ -21,14 +21,13 @@ from tailrace.cli.arguments import (
 from tailrace.cli.interpreted import warn_if_interpreted
 from tailrace.cli.output import (
     Progress,
-    camel,
     local_time,
-    print_fields,
     print_kinds,
     print_lines,
     print_table,
     print_text,
     show,
+    show_one,
     wants_table,
 )
 from tailrace.cli.problems import no_such
@@ -36,6 +35,7 @@ from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import CONFIG
 from tailrace.java_settings import refused_settings
+from tailrace.spellings import camel
 
 if TYPE_CHECKING:
     from tailrace.store.directory import StoreDirectory
@@ -180,10 +180,7 @@ def _open_once(
                 services=False, must_write=True, on_recovery=progress, rebuild=rebuild, seal_damage=seal_damage),
         ) as opened:
             report = opened.recovery_report
-        if wants_table(as_json=as_json):
-            print_fields(report)
-        else:
-            print_lines([report])
+        show_one(report, as_json=as_json)
 
 
 def verify(

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from tailrace.cli.output import camel, print_table
+from tailrace.cli.output import print_table
+from tailrace.spellings import camel
 from tailrace.store.findings import COMPACTION_KINDS, NOTES, STORE_KINDS
 from tailrace.timer.verification import TIMER_KINDS
 

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli import completion
+from tailrace.cli import completion, output
 from tailrace.cli.admin import administer, ask
 from tailrace.cli.arguments import AsJson, Create, Every, Yes, confirm, key_values, usage
 from tailrace.cli.contexts import Target, with_target
 from tailrace.cli.output import (
     deleted_line,
     local_time,
-    print_fields,
     print_lines,
     print_table,
     show,
@@ -126,12 +125,9 @@ def create(
     attributes = {f"+{key}": value for key, value in key_values(attribute or [], "--attribute").items()}
     made = administer(
         target, partial(to_change, create=create), lambda admin: _save(admin, name, changes, attributes))
-    if wants_table(as_json=as_json):
-        print_fields({
-            "group": name, "mayConsume": made["consumeEnable"], "inOrder": made["consumeMessageOrderly"],
-            "retries": made["retryMaxTimes"], "attributes": made["attributes"]})
-    else:
-        print_lines([made])
+    output.show_one(made, as_json=as_json, shown={
+        "group": name, "mayConsume": made["consumeEnable"], "inOrder": made["consumeMessageOrderly"],
+        "retries": made["retryMaxTimes"], "attributes": made["attributes"]})
 
 
 async def _save(

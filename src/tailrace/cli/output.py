@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tailrace.client.admin import Deleted
 
 __all__ = [
-    "About", "Progress", "camel", "deleted_line", "layout", "local_time", "print_fields", "print_kinds",
-    "print_lines", "print_message", "print_table", "print_text", "show", "show_listing", "wants_table",
+    "About", "Progress", "deleted_line", "layout", "local_time", "print_fields", "print_kinds",
+    "print_lines", "print_message", "print_table", "print_text", "show", "show_listing", "show_one", "wants_table",
 ]
 
 QUIET_MS: Final = 2_000
@@ -58,11 +58,6 @@ layout: Final = _Layout()
 
 class About(int):
     """A number that is estimated, shown as ``~N``."""
-
-
-def camel(name: str) -> str:
-    """Return the name of a field in the spelling of JSON lines: ``allocatedBytes``."""
-    return re.sub(r"_([a-z0-9])", lambda found: found[1].upper(), name)
 
 
 def local_time(ms: int) -> str:
@@ -98,15 +93,20 @@ def deleted_line(name: str, done: Deleted) -> dict[str, Any]:
             **({"kept": done.kept} if done.kept else {})}
 
 
-def show(
-    lines: Iterable[Mapping[str, Any]], *, as_json: bool = False, empty: str = "nothing found",
-    may_hide: Sequence[str] = (),
-) -> None:
-    """Print rows as a table on a terminal, as JSON lines in a pipe. For ``may_hide`` see `print_table`."""
+def show(lines: Iterable[Mapping[str, Any]], *, as_json: bool = False, empty: str = "nothing found") -> None:
+    """Print rows as a table on a terminal, as JSON lines in a pipe."""
     if wants_table(as_json=as_json):
-        print_table([*lines], empty, may_hide=may_hide)
+        print_table([*lines], empty)
     else:
         print_lines(lines)
+
+
+def show_one(fields: Mapping[str, Any], *, as_json: bool, shown: Mapping[str, Any] | None = None) -> None:
+    """Print an object as a JSON line in a pipe, on a terminal its members, or those of ``shown``, one a line."""
+    if wants_table(as_json=as_json):
+        print_fields(fields if shown is None else shown)
+    else:
+        print_lines([fields])
 
 
 def show_listing(

@@ -15,6 +15,7 @@ from tailrace.cli.arguments import complain, errors, usage
 from tailrace.cli.contexts import tls_of
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
+from tailrace.logs import one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,7 +145,7 @@ def _print_table(names: list[str], lines: Iterator[list[Any]], file: TextIO) -> 
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    shown = [[_one_line(_text(value, "null")) for value in line] for line in itertools.islice(lines, _SHOWN)]
+    shown = [[one_line(_text(value, "null")) for value in line] for line in itertools.islice(lines, _SHOWN)]
     console = Console(file=file, highlight=False, markup=False, emoji=False)
     widths = [max(map(cell_len, cells)) for cells in zip(names, *shown, strict=True)]
     if shown and sum(widths) + 2 * len(widths) > console.width:  # each row becomes a list of its values
@@ -161,12 +162,6 @@ def _print_table(names: list[str], lines: Iterator[list[Any]], file: TextIO) -> 
         console.print(table)
     if next(lines, None) is not None:
         complain(f"only the first {_SHOWN:,} rows are shown: --format json or --out has all of them")
-
-
-def _one_line(text: str) -> str:
-    from tailrace.logs import one_line  # noqa: PLC0415
-
-    return one_line(text)
 
 
 def _text(value: Any, null: str) -> str:

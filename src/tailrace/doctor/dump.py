@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import CHECKPOINT
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.model import MessageExt
+from tailrace.spellings import camel
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.walk.scan import has_unit
@@ -91,14 +91,14 @@ def dump(
         }}
     if "checkpoint" in only and only is not KINDS:
         fields = read_checkpoint(directory.file_system, f"{directory.path}/{CHECKPOINT}")
-        yield {"checkpoint": _spelled(fields._asdict())}
+        yield {"checkpoint": {camel(name): value for name, value in fields._asdict().items()}}
     if "index" in only and only is not KINDS:
         for file in directory.index_files():
             header = file.read(0, INDEX_HEADER.size)
             if len(header) == INDEX_HEADER.size:
                 yield {"index": {
                     "file": file.path.rpartition("/")[2], "size": file.size,
-                    **_spelled(INDEX_HEADER.unpack_from(header)._asdict())}}
+                    **{camel(name): one for name, one in INDEX_HEADER.unpack_from(header)._asdict().items()}}}
     if "timers" in only and only is not KINDS:
         now_ms = SystemClock().now_ms()
         for timer in pending_timers(directory):
@@ -137,11 +137,6 @@ def dump(
             "topic": None, "queueId": None, "queueOffset": None,
             "physicalOffset": damage.phy_offset, "size": damage.size, "reason": damage.reason,
         }}
-
-
-def _spelled(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with names as JSON lines spell them: ``beginTimestamp``."""
-    return {re.sub(r"_(\w)", lambda found: found[1].upper(), name): value for name, value in fields.items()}
 
 
 def query(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView, local_time
-from tailrace.spellings import size_text
+from tailrace.spellings import camel, size_text
 from tailrace.store.directory import DirectoryState
 from tailrace.store.retention.free_request import FreeRequest
 from tailrace.store.retention.pins import Pin
@@ -83,8 +82,7 @@ def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
         "kind": "disk", "state": view.state.value, "usedPercent": usage.percent,
         "availableBytes": usage.usable, "trashBytes": usage.trash,
         "full": view.disk.full, "reason": view.disk.reason,
-        **{re.sub(r"_(\w)", lambda found: found[1].upper(), name): held
-           for name, held in view.trigger._asdict().items() if name != "requested"},
+        **{camel(name): held for name, held in view.trigger._asdict().items() if name != "requested"},
     }
     for topic, rule in sorted(view.rules.items()):
         yield {"kind": "topic", "topic": topic, "rule": rule}

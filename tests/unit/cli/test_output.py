@@ -22,7 +22,6 @@ from tailrace.cli.output import (
     _cell,
     _styled,
     _title,
-    camel,
     local_time,
     print_kinds,
 )
@@ -31,6 +30,7 @@ from tailrace.cli.pipeline_archive import _Archived, _once
 from tailrace.logs import get_logger
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.spellings import camel
 from tailrace.testing import SimClock
 
 RUN = [sys.executable, "-c", "from tailrace.cli import main; main()"]
