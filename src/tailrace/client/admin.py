@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Self, TypeVar, final
 
 from tailrace.auth.signature import Credentials
-from tailrace.client.arguments import Duration, check_address, in_ms
+from tailrace.client.arguments import Duration, in_ms
 from tailrace.client.credentials import credentials_of
-from tailrace.client.instance import BROKER_PORT, NAMESRV_PORT
+from tailrace.client.instance import Target
 from tailrace.client.routes import masters, topic_header
 from tailrace.errors import (
-    ConfigError,
     RemotingCommandError,
     RemotingConnectError,
     RemotingTimeoutError,
@@ -28,7 +27,7 @@ from tailrace.formats.requests import consumer_headers as c
 from tailrace.formats.requests.custom_header import CustomHeader
 from tailrace.formats.requests.name_server_headers import DeleteTopicFromNamesrvRequestHeader
 from tailrace.remoting.client import RemotingClient
-from tailrace.remoting.tls import TlsOptions
+from tailrace.remoting.tls import TlsOptions, options_of
 
 __all__ = ["AdminClient", "Deleted", "GroupQueue", "TopicQueue", "TopicTotals"]
 
@@ -102,14 +101,12 @@ class AdminClient:
         self, *, namesrv: str = "", broker: str = "", timeout_ms: Duration = 5_000,
         tls: bool | TlsOptions = False, credentials: Credentials | str | None = None,
     ) -> None:
-        if bool(namesrv) == bool(broker):
-            raise ConfigError("set either namesrv or broker, as HOST:PORT")
-        check_address("namesrv", namesrv, NAMESRV_PORT)
-        check_address("broker", broker, BROKER_PORT)
+        self._timeout_ms = round(in_ms("timeout_ms", timeout_ms))
+        target = Target(
+            namesrv, broker, self._timeout_ms, tls=options_of(tls), credentials=credentials_of(credentials))
         self._namesrv = [address.strip() for address in namesrv.split(";") if address.strip()]
         self._broker = broker
-        self._timeout_ms = round(in_ms("timeout_ms", timeout_ms))
-        self._remoting = RemotingClient(tls=tls, credentials=credentials_of(credentials))
+        self._remoting = RemotingClient(tls=target.tls, credentials=target.credentials)
 
     async def __aenter__(self) -> Self:
         return self

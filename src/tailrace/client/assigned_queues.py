@@ -86,15 +86,14 @@ class Limits:
 class AssignedQueues:
     """Pulls queues and hands their messages out.
 
-    With ``in_order`` a queue hands out one message at a time. ``register`` is called when a broker does not
-    know the subscriptions of the group; without it each pull carries its subscription.
+    With ``in_order`` a queue hands out one message at a time.
     """
 
     def __init__(
         self, calls: BrokerCalls, offsets: OffsetStore, wanted: dict[str, Subscription], limits: Limits,
         clock: Clock, *, in_order: bool = False, auto_commit: bool = True, retry_topic: str = "",
         commit_in_pulls: bool = False, raise_refusals: bool = False, failures: Failures,
-        register: Callable[[], Awaitable[None]] | None = None, popping: Popping | None = None,
+        popping: Popping | None = None,
     ) -> None:
         self._calls = calls
         self._offsets = offsets
@@ -111,7 +110,6 @@ class AssignedQueues:
         self._failing: dict[tuple[str, object], set[MessageQueue]] = {}
         """Queues that cannot be pulled, by topic and cause; the first one of a topic and cause was logged."""
         self._commit_fails = False
-        self._register = register
         self._popping = popping
         self._given_back: set[asyncio.Task[None]] = set()
         self._queues: dict[MessageQueue, ProcessQueue] = {}
@@ -124,6 +122,8 @@ class AssignedQueues:
         self._all_paused = False
         self.topic_changed: Callable[[], None] = lambda: None
         """Called when a topic seems to have been made again, so that it may have other queues."""
+        self.register: Callable[[], Awaitable[None]] | None = None
+        """Called when a broker does not know the subscriptions of the group; without it each pull carries its own."""
 
     def all(self) -> list[ProcessQueue]:
         """Return the queues that are assigned."""
@@ -519,12 +519,12 @@ class AssignedQueues:
                 and bool(error.address) and not self._calls.instance.routes.is_name_server(error.address))
 
     async def _register_again(self, error: Exception) -> bool:
-        if self._register is None or not (
+        if self.register is None or not (
             isinstance(error, RemotingCommandError) and error.code in _NOT_REGISTERED
         ):
             return False
         try:
-            await self._register()
+            await self.register()
         except RemotingError:
             return False
         return True
@@ -535,7 +535,7 @@ class AssignedQueues:
         wanted = self._wanted.get(one.queue.topic) or Subscription(one.queue.topic)
         found = await self._calls.pull(
             wanted, one.queue, one.next_offset, max_count=self._limits.pull, wait_ms=POLL_MS, commit=commit,
-            registered=self._register is not None)
+            registered=self.register is not None)
         one.last_pull_ms = self._clock.now_ms()
         if one.dropped:
             return None

@@ -13,7 +13,7 @@ from tailrace.client.allocation import Strategy
 from tailrace.client.assigned_queues import AssignedQueues
 from tailrace.client.broker_calls import BrokerCalls
 from tailrace.client.failures import Failures
-from tailrace.client.instance import unreached
+from tailrace.client.instance import Member, unreached
 from tailrace.client.offset_store import OffsetStore
 from tailrace.client.pop_queues import PopQueue
 from tailrace.client.process_queue import ProcessQueue
@@ -92,7 +92,7 @@ class MemberSettings:
 
 
 @final
-class GroupMember:
+class GroupMember(Member):
     """Keeps the group known to brokers, and ``queues`` what this member has of the subscribed topics."""
 
     is_consumer = True
@@ -111,7 +111,7 @@ class GroupMember:
         self._served: dict[int, Served] = {
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._reset,
             RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._status, **served}
-        queues.topic_changed = self.members_changed
+        queues.topic_changed, queues.register = self.members_changed, self.register
         self._changed = asyncio.Event()
         self._first_pass = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []

@@ -11,7 +11,7 @@ import contextlib
 import os
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 from tailrace import events
 from tailrace.auth.signature import Credentials
@@ -54,35 +54,33 @@ REQUESTS_MAX: Final = 1_000
 """Number of requests of brokers under way. Further requests are not answered, and the broker sends them again."""
 
 
-class Member(Protocol):
+class Member:
     """A client as a member of a group; ``group`` and ``is_consumer`` identify the group."""
 
     group: str
-    is_consumer: bool
+    is_consumer = False
 
     def heartbeat_data(self) -> dict[str, Any]:
         """Return ProducerData or ConsumerData of RocketMQ's heartbeat."""
-        ...
+        return {"groupName": self.group}
 
     def members_changed(self) -> None:
-        """Handle a change of the members of the group, or of the brokers' data about them."""
-        ...
+        """Handle a change of the members of the group, or of the brokers' data about them: producers share nothing."""
 
     def topics(self) -> set[str]:
         """Return the topics whose brokers get the heartbeats."""
-        ...
+        raise NotImplementedError
 
     def wants(self, request: RemotingCommand) -> bool:
         """Return whether a request of a broker is for this member."""
-        ...
+        raise NotImplementedError
 
     async def serve(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
         """Serve a request; return the answer if it has one."""
-        ...
+        raise NotImplementedError
 
     def connection_failed(self, error: RemotingError) -> None:
-        """Handle that a server is not available or refuses heartbeats; it was logged."""
-        ...
+        """Handle that a server is not available or refuses heartbeats; it was logged, and a send to it raises."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import orjson
 
@@ -17,24 +17,23 @@ from tailrace.errors import ConfigError, RemotingError, StoreLockedError
 __all__ = ["BrokerOffsets", "FileOffsets", "OffsetStore"]
 
 
-class OffsetStore(Protocol):
+class OffsetStore:
     """Reads and writes offsets of queues."""
 
     async def read(self, queue: MessageQueue) -> int | None:
         """Return the offset of a queue; None if it has no offset. Raises RemotingError."""
-        ...
+        raise NotImplementedError
 
     async def write(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Exception]:
         """Write offsets; return the queues for which that failed, with the reason."""
-        ...
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Release files and locks."""
-        ...
+        """Release files and locks, if there are any."""
 
 
 @final
-class BrokerOffsets:
+class BrokerOffsets(OffsetStore):
     """Offsets of a group on the brokers of the queues."""
 
     def __init__(self, calls: BrokerCalls) -> None:
@@ -57,12 +56,9 @@ class BrokerOffsets:
         await asyncio.gather(*(commit(queue, offset) for queue, offset in offsets.items()))
         return failed
 
-    def close(self) -> None:
-        """Do nothing."""
-
 
 @final
-class FileOffsets:
+class FileOffsets(OffsetStore):
     """Offsets in a file, which is replaced as a whole and durable after each write.
 
     Only one consumer at a time can use the file; for another one StoreLockedError is raised.

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tailrace.client.instance import InstanceShare
-from tailrace.errors import RemotingError
-from tailrace.formats.remoting import RemotingCommand
+from tailrace.client.instance import InstanceShare, Member
 
 __all__ = ["ProducerMember"]
 
 
-class ProducerMember:
+class ProducerMember(Member):
     """Keeps the group known at the brokers of some topics. Subclasses serve requests of these brokers."""
-
-    is_consumer = False
 
     def __init__(self, share: InstanceShare, group: str) -> None:
         self.group = group
@@ -34,24 +28,6 @@ class ProducerMember:
             await self._share.instance.join(self, addresses)
             self._brokers |= addresses
 
-    def heartbeat_data(self) -> dict[str, Any]:
-        """Return RocketMQ's ProducerData."""
-        return {"groupName": self.group}
-
-    def members_changed(self) -> None:
-        """Do nothing: producers share nothing."""
-
-    def connection_failed(self, error: RemotingError) -> None:
-        """Do nothing: a send that needs the server raises."""
-
     def topics(self) -> set[str]:
         """Return the topics joined so far."""
         return self._topics
-
-    def wants(self, request: RemotingCommand) -> bool:
-        """Return whether a request is for this member."""
-        raise NotImplementedError
-
-    async def serve(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
-        """Serve a request of a broker."""
-        raise NotImplementedError

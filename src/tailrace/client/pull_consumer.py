@@ -37,7 +37,6 @@ from tailrace.env.supervision import supervised
 from tailrace.errors import ConfigError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
-from tailrace.formats.requests.broker_headers import GetAllTopicConfigRequestHeader
 from tailrace.formats.requests.message_headers import QueryMessageRequestHeader
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, MessageExt
@@ -79,7 +78,6 @@ class AsyncPullConsumer:
         check_group(group)
         self._group = group
         self._timeout_ms = timeout_ms
-        self._broker = broker
         self._auto_commit = auto_commit
         self._commit_interval_s = commit_interval_s
         self._limits = Limits(max_cached_messages, max_cached_bytes)
@@ -358,16 +356,6 @@ class AsyncPullConsumer:
             found += decode_all(answer.body)
         return [m for m in found if key in m.keys or key == m.unique_key]
 
-    async def topic_configs(self) -> list[dict[str, Any]]:
-        """Return the topics of the broker; needs the argument ``broker``."""
-        if not self._broker:
-            raise ConfigError("topics can be listed only for a broker, not for a name server")
-        answer = await self._share.instance.remoting.ask(
-            self._broker, RequestCode.GET_ALL_TOPIC_CONFIG, GetAllTopicConfigRequestHeader(topic_seq=0),
-            timeout_ms=self._timeout_ms)
-        table = fastjson.loads(answer.body)["topicConfigTable"]
-        return [table[name] for name in sorted(table)]
-
     async def runtime_info(self, topic: str) -> dict[str, dict[str, str]]:
         """Return the figures of every broker that has a topic, as administration tools read them."""
         found = {}
@@ -401,12 +389,7 @@ class _Reading:
         self._failures = Failures(None, consumer._group)
         self.queues = AssignedQueues(
             self._calls, self._offsets, wanted, consumer._limits, consumer._clock,
-            auto_commit=self._auto_commit, raise_refusals=True, failures=self._failures,
-            register=self._register if share else None)
-
-    async def _register(self) -> None:
-        if self._member is not None:
-            await self._member.register()
+            auto_commit=self._auto_commit, raise_refusals=True, failures=self._failures)
 
     async def join(self, start: Start, strategy: Strategy) -> None:
         for one in self._wanted.values():
@@ -455,7 +438,6 @@ class _Reading:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._member is not None:
             await self._member.stop()
-        if self._member is not None:
             await self._member.leave()
         elif self._auto_commit:
             await self.queues.commit_and_report()
@@ -502,7 +484,6 @@ class PullConsumer:
     commit = blocking(AsyncPullConsumer.commit)
     query = blocking(AsyncPullConsumer.query)
     runtime_info = blocking(AsyncPullConsumer.runtime_info)
-    topic_configs = blocking(AsyncPullConsumer.topic_configs)
 
     def messages(
         self, topic: str, *, start: Begin = "committed", tags: str = "*", sql: str = "",

@@ -177,8 +177,7 @@ class AsyncPushConsumer:
         self._queues = AssignedQueues(
             calls, offsets, self._wanted, self._limits, self._clock, in_order=settings.in_order,
             auto_commit=settings.auto_commit, retry_topic=retry_topic,
-            commit_in_pulls=not settings.broadcasting, failures=self._failures, register=self._register,
-            popping=self._popping)
+            commit_in_pulls=not settings.broadcasting, failures=self._failures, popping=self._popping)
         self._member = GroupMember(calls, self._queues, offsets, self._wanted, settings, {
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info}, self._failures)
@@ -189,9 +188,6 @@ class AsyncPushConsumer:
         self._workers = {asyncio.create_task(consuming.work()) for _ in range(self._concurrency)}
         await self._member.start()
         events.CONSUMER_STARTED.log(_log, group=self._group, client=self._share.instance.client_id)
-
-    async def _register(self) -> None:
-        await self._member.register()
 
     async def close(self) -> None:
         """Take no more messages, wait for running listeners, commit, and leave the group.
