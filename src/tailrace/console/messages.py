@@ -270,7 +270,5 @@ def _about(request: PageRequest, topic: str, message: MessageExt, offset: int) -
 
 
 def _properties(message: MessageExt) -> Element:
-    rows: list[Child] = [
-        element for name, value in sorted(message.properties.items())
-        for element in (h("dt", name), h("dd", value))]
-    return card("Properties", h("dl", *rows) if rows else h("p", "It has none."))
+    pairs: dict[str, Child] = dict(sorted(message.properties.items()))
+    return card("Properties", facts(pairs) if pairs else h("p", "It has none."))

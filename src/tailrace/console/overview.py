@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 from tailrace import __version__
 from tailrace.broker.wiring import BrokerParts
 from tailrace.console.charts import bar, chart
-from tailrace.console.disk import Disk, disk_meter, disk_of
+from tailrace.console.disk import disk_meter, disk_of
 from tailrace.console.elements import (
     BAD,
     GOOD,
@@ -65,7 +65,8 @@ def overview(request: PageRequest) -> Titled:
     title = f"{plural(wrong, 'thing')} {'needs' if wrong == 1 else 'need'} attention" if wrong else "Nothing is wrong"
     return Titled(title, [
         _state(broker, found, live),
-        h("div", h("div", _lag(broker, waiting, lags), _disk(disk), class_="column"),
+        h("div", h("div", _lag(broker, waiting, lags), card(
+            "Disk", *disk_meter(disk), more=link("By kind of file", address("disk"))), class_="column"),
           h("div", _dead(broker, dead), _timers(broker, viewer), recovery_card(broker.store.recovery_report),
             class_="column"), class_="cards"),
         _rates(broker), _broker(broker, figures, viewer)])
@@ -118,10 +119,6 @@ def _dead(broker: BrokerParts, dead: list[DeadLetters]) -> Element:
     columns = (Column("Group", "name"), Column("Messages", "number"), Column("Last", "number"))
     return card("Dead letters", table(columns, rows, "There are no dead letters.", "Dead letters by group"),
                 more=link("All dead letters", address("dead-letters")) if dead else None)
-
-
-def _disk(disk: Disk) -> Element:
-    return card("Disk", *disk_meter(disk), more=link("By kind of file", address("disk")))
 
 
 def _timers(broker: BrokerParts, viewer: Viewer) -> Element:

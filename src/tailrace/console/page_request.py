@@ -1,4 +1,4 @@
-"""A request for a page: the broker, its figures, who asks, and the fields of the query."""
+"""A request for a page: the broker, its figures, the user, and the fields of the query."""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def timers_page(request: PageRequest) -> list[Child]:
             shown.append(timer)
     at_least = " or more" if looked == TIMERS_MAX else ""
     rows: list[list[Child]] = [
-        [moment(timer.due_ms), _left(timer, now), _topic(timer, viewer), _keys(timer)] for timer in shown]
+        [moment(timer.due_ms), _left(timer, now), _topic(timer, viewer), timer.keys or timer.uniq_key]
+        for timer in shown]
     columns = (Column("Due", "wide"), Column("In", "number"), Column("Topic", "name"), Column("Keys", "name"))
     names = viewer.suggested(name for name in sorted(store.topics.table.copy()) if is_own_topic(store.topics, name))
     links: list[Child] = []
@@ -97,7 +98,3 @@ def _left(timer: PendingTimer, now: int) -> Child:
 
 def _topic(timer: PendingTimer, viewer: Viewer) -> Child:
     return topic_link(timer.topic) if timer.topic and viewer.topic(timer.topic) else timer.topic
-
-
-def _keys(timer: PendingTimer) -> str:
-    return timer.keys or timer.uniq_key

@@ -7,14 +7,14 @@ from typing import Final, final
 
 from tailrace.auth.accesses import CLUSTER, Access
 from tailrace.console.actions.calls import Calls
-from tailrace.console.actions.forms import Given, Plan
+from tailrace.console.actions.forms import Action, Given, Plan
 from tailrace.console.actions.jobs import Job
 from tailrace.console.elements import Child, Column, address, h, link, table
 from tailrace.console.storage import retention_view
 from tailrace.console.words import moment
 from tailrace.doctor.retention import RetentionView
 from tailrace.formats.remoting import RequestCode
-from tailrace.formats.requests.table import Action
+from tailrace.formats.requests import table as requests
 from tailrace.spellings import size_text
 
 __all__ = ["DeleteExpired"]
@@ -28,12 +28,11 @@ DELETION_S: Final = 5
 
 
 @final
-class DeleteExpired:
+class DeleteExpired(Action):
     """Deletes expired files of the log at any hour."""
 
     name = "delete-expired"
     title = "Delete expired files now"
-    fields = ()
 
     async def form(self, calls: Calls, given: Given) -> list[Child]:
         """Return the button that shows the dry run."""
@@ -54,7 +53,7 @@ class DeleteExpired:
             for name, verdict in zip(names, files, strict=True)]
         cluster = calls.broker.config.broker_cluster_name
         why = h("p", link("Why the other files stay", address("retention"))) if calls.may(
-            Access(CLUSTER, cluster, Action.LIST)) else None
+            Access(CLUSTER, cluster, requests.Action.LIST)) else None
         says: list[Child] = [
             h("p", f"{len(files)} of {len(view.segments)} files of the log are deleted, {size_text(size)}. Their "
                    "messages cannot be read any more." if files

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, final
+from typing import NamedTuple, final
 from xml.etree.ElementTree import Element
 
 from tailrace.console.actions.calls import Calls
@@ -37,6 +37,18 @@ class Given:
         """Return all values of a field."""
         return self.values.get(name, [])
 
+    def pairs(self, name: str, label: str) -> dict[str, str]:
+        """Return the lines NAME=VALUE of a field. Raises FieldError."""
+        pairs: dict[str, str] = {}
+        for line in filter(None, map(str.strip, self.raw(name).split("\n"))):
+            key, separator, value = (part.strip() for part in line.partition("="))
+            if not separator or not key or not value:
+                raise FieldError(f"{label} {line[:60]!r}: write NAME=VALUE.")
+            if key in pairs:
+                raise FieldError(f"{label} {key[:60]} is there twice.")
+            pairs[key] = value
+        return pairs
+
     def number(self, name: str, label: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
         """Return a whole number. Raises FieldError."""
         text = self.text(name)
@@ -61,31 +73,23 @@ class Plan(NamedTuple):
     """Fields that the confirmation carries in addition to those of the form."""
 
 
-class Action(Protocol):
+class Action:
     """An action of the console."""
 
-    @property
-    def name(self) -> str:
-        """The last part of its address."""
-        ...
-
-    @property
-    def title(self) -> str:
-        """What the user reads."""
-        ...
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The names of its fields."""
-        ...
+    name: str
+    """The last part of its address."""
+    title: str
+    """What the user reads."""
+    fields: tuple[str, ...] = ()
+    """The names of its fields."""
 
     async def form(self, calls: Calls, given: Given) -> list[Child]:
         """Return the fields of the form, filled with what was given. Raises RefusalError or FieldError."""
-        ...
+        raise NotImplementedError
 
     async def plan(self, calls: Calls, given: Given) -> Plan:
         """Return what would happen; nothing happens. Raises FieldError, or RefusalError if the user may not do it."""
-        ...
+        raise NotImplementedError
 
 
 def entry(label: str, name: str, given: Given, default: str = "", **more: str | int) -> Element:

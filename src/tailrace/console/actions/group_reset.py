@@ -7,28 +7,28 @@ from typing import Final, final
 from tailrace.auth.accesses import group_access, topic_access
 from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
 from tailrace.console.actions.calls import Calls
-from tailrace.console.actions.forms import FieldError, Given, Plan, choice, entry
+from tailrace.console.actions.forms import Action, FieldError, Given, Plan, choice, entry
 from tailrace.console.actions.jobs import Job
 from tailrace.console.elements import Child, Column, facts, h, picker, table
 from tailrace.console.words import local_time
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode
+from tailrace.formats.requests import table as requests
 from tailrace.formats.requests.consumer_headers import ResetOffsetRequestHeader
-from tailrace.formats.requests.table import Action
 from tailrace.spellings import time_ms
 
 __all__ = ["ResetGroup"]
 
 ROWS_MAX: Final = 200
 SUGGESTED_MAX: Final = 100
-READ: Final = Action.GET | Action.SUB
+READ: Final = requests.Action.GET | requests.Action.SUB
 _PLACES: Final = (
     ("first", "the first message"), ("last", "the end, so that waiting messages are skipped"),
     ("time", "the first message stored at a time"))
 
 
 @final
-class ResetGroup:
+class ResetGroup(Action):
     """Sets the offsets of a group in a topic to the first message, the end, or a time."""
 
     name = "reset-group"

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, final
 from tailrace.auth.accesses import GROUP, TOPIC, Access, topic_access
 from tailrace.broker.core.audit import Audit
 from tailrace.console.actions.calls import Calls
-from tailrace.console.actions.forms import FieldError, Given, Plan, entry, hidden
+from tailrace.console.actions.forms import Action, FieldError, Given, Plan, entry, hidden
 from tailrace.console.actions.jobs import Job
 from tailrace.console.actions.send_requests import is_of_broker, send, send_header
 from tailrace.console.bodies import preview
@@ -40,8 +40,8 @@ from tailrace.errors import CorruptionError, RefusalError, StoreError
 from tailrace.formats.commitlog import SysFlag, decode_message, java_string_hash
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_TOPIC, SHARDING_KEY, UNIQ_KEY
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests import table as requests
 from tailrace.formats.requests.message_headers import ViewMessageRequestHeader
-from tailrace.formats.requests.table import Action
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExt
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -58,7 +58,7 @@ REASONS_MAX: Final = 20
 _KEPT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK
 _ENDING: Final = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 """Refusals that the next message would get as well."""
-READ: Final = Action.GET | Action.SUB
+READ: Final = requests.Action.GET | requests.Action.SUB
 _COLUMNS: Final = (
     Column("Stored", "wide"), Column("Topic", "name"), Column("Keys", "name"), Column("Body"), Column("Sent again"))
 
@@ -110,7 +110,7 @@ class _Tally:
 
 
 @final
-class ResendDeadLetters:
+class ResendDeadLetters(Action):
     """Sends dead letters of a group to their topics: those that were chosen, or all."""
 
     name = "resend"
@@ -306,7 +306,7 @@ def _dlq(group: str) -> str:
 async def _ranges(calls: Calls, group: str) -> list[_Range]:
     """Return queue, first offset and end of the dead letters of a group. Raises RefusalError."""
     dlq = _dlq(group)
-    accesses = Access(TOPIC, dlq, Action.GET), Access(GROUP, group, Action.GET)
+    accesses = Access(TOPIC, dlq, requests.Action.GET), Access(GROUP, group, requests.Action.GET)
     if not any(calls.may(access) for access in accesses):
         raise RefusalError(ResponseCode.NO_PERMISSION, f"Your user needs Get on Group:{group} or Topic:{dlq}.")
     config = calls.broker.topics.select(dlq)

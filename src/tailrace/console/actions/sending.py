@@ -7,14 +7,14 @@ from typing import Final, final
 from tailrace.auth.accesses import topic_access
 from tailrace.broker.core.audit import Audit
 from tailrace.console.actions.calls import Calls
-from tailrace.console.actions.forms import FieldError, Given, Plan, area, entry
+from tailrace.console.actions.forms import Action, FieldError, Given, Plan, area, entry
 from tailrace.console.actions.jobs import Job
 from tailrace.console.actions.send_requests import GROUP, is_of_broker, send, send_header
 from tailrace.console.elements import Child, address, facts, h, link
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.names import KEYS, TAGS, UNIQ_KEY
 from tailrace.formats.remoting import RequestCode
-from tailrace.formats.requests.table import Action
+from tailrace.formats.requests import table as requests
 from tailrace.kernels.properties import message_properties
 from tailrace.model import Message
 from tailrace.spellings import meant
@@ -28,7 +28,7 @@ _OF_FIELDS: Final = frozenset({KEYS, TAGS, UNIQ_KEY})
 
 
 @final
-class SendTestMessage:
+class SendTestMessage(Action):
     """Sends a message to a topic that exists."""
 
     name = "send-message"
@@ -93,7 +93,7 @@ class SendTestMessage:
                 raise
             finally:
                 self._audit.sent(
-                    calls.user.name, calls.address, self.name, [topic_access(topic, Action.PUB).key],
+                    calls.user.name, calls.address, self.name, [topic_access(topic, requests.Action.PUB).key],
                     {"group": GROUP, "bytes": len(body), "keys": " ".join(message.keys)[:200],
                      **({} if place is None else {"queueId": place.queue_id, "queueOffset": place.queue_offset})},
                     result)
@@ -108,17 +108,14 @@ class SendTestMessage:
 
 def _meant(calls: Calls, topic: str) -> str:
     """Return a hint to the most similar topic to which the user may send."""
-    return meant(topic, [name for name in list(calls.broker.topics.table) if calls.may(topic_access(name, Action.PUB))])
+    return meant(topic, [
+        name for name in list(calls.broker.topics.table) if calls.may(topic_access(name, requests.Action.PUB))])
 
 
 def _properties(given: Given) -> dict[str, str]:
     """Return the properties. Raises FieldError."""
-    found: dict[str, str] = {}
-    for line in filter(None, map(str.strip, given.raw("properties").split("\n"))):
-        name, separator, value = (part.strip() for part in line.partition("="))
-        if not separator or not name or not value:
-            raise FieldError(f"Property {line[:60]!r}: write NAME=VALUE.")
+    properties = given.pairs("properties", "Property")
+    for name in properties:
         if is_of_broker(name) or name in _OF_FIELDS:
             raise FieldError(f"Property {name} is one of the broker; choose another name.")
-        found[name] = value
-    return found
+    return properties

@@ -7,7 +7,7 @@ from typing import Final, final
 
 from tailrace.broker.admin.topics import TopicsProcessor
 from tailrace.console.actions.calls import Calls
-from tailrace.console.actions.forms import FieldError, Given, Plan, area, choice, entry
+from tailrace.console.actions.forms import Action, FieldError, Given, Plan, area, choice, entry
 from tailrace.console.actions.jobs import Job
 from tailrace.console.elements import WARN, Child, Column, address, h, link, notice, table
 from tailrace.formats import fastjson
@@ -29,7 +29,7 @@ _PERMS: Final = (("6", "read and write"), ("4", "read only: sends are refused"),
 
 
 @final
-class PutTopic:
+class PutTopic(Action):
     """Creates a topic, or changes its queues, its permission and its attributes."""
 
     name = "put-topic"
@@ -129,12 +129,8 @@ def _members(config: TopicConfig) -> dict[str, str]:
 
 def _attributes(given: Given) -> dict[str, str]:
     """Return the attributes. Raises FieldError."""
-    found: dict[str, str] = {}
-    for line in filter(None, map(str.strip, given.raw("attributes").split("\n"))):
-        name, separator, value = (part.strip() for part in line.partition("="))
-        if not separator or not name or not value or "," in line:
-            raise FieldError(f"Attribute {line[:60]!r}: write NAME=VALUE, without a comma.")
-        if name in found:
-            raise FieldError(f"Attribute {name[:60]} is there twice.")
-        found[name] = value
-    return found
+    attributes = given.pairs("attributes", "Attribute")
+    for name, value in attributes.items():
+        if "," in name + value:
+            raise FieldError(f"Attribute {f'{name}={value}'[:60]!r}: write NAME=VALUE, without a comma.")
+    return attributes
