@@ -6,8 +6,8 @@ request goes to that server, whose address is in a file of the directory (the se
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from tailrace.cli.contexts import Target
@@ -80,19 +80,16 @@ def ask(target: Target, question: Callable[[AdminClient], Awaitable[_Result]]) -
         return asyncio.run(answer())
 
 
-class explain_default:  # noqa: N801 - used as a function
+@contextmanager
+def explain_default(target: Target) -> Iterator[None]:
     """Add to connection errors why this address was used, if the command did not name a target."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def __enter__(self) -> None:
-        """Begin."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, RemotingConnectError) and self._target.chosen_by:
-            raise StoreError(f"{error} (chosen by: {self._target.chosen_by}); name a target: STORE, --broker, "
-                             "--namesrv or --context") from error
+    try:
+        yield
+    except RemotingConnectError as error:
+        if not target.chosen_by:
+            raise
+        raise StoreError(f"{error} (chosen by: {target.chosen_by}); name a target: STORE, --broker, --namesrv or "
+                         "--context") from error
 
 
 def topic_or_nearest(target: Target, topic: str, error: RemotingCommandError) -> StoreError:

@@ -22,7 +22,6 @@ from tailrace.cli import (
     replica,
     topics,
 )
-from tailrace.cli.arguments import group
 from tailrace.cli.backup import backup, restore
 from tailrace.cli.broker_status import status
 from tailrace.cli.completion import complete_in_bash
@@ -128,7 +127,7 @@ for _command in _COMMANDS:
     app.command(_command.__name__.replace("_", "-"), cls=_Command)(_command)
 _groups: dict[str, typer.Typer] = {"": app}
 for _name, (_text, _members) in _GROUPS.items():
-    _group = _groups[_name] = group(_text)
+    _group = _groups[_name] = typer.Typer(help=_text, no_args_is_help=True, rich_markup_mode=None)
     for _word, _command in _members.items():
         _group.command(_word, cls=_Command)(_command)
     _above, _, _word = _name.rpartition(" ")

@@ -18,7 +18,7 @@ from tailrace.spellings import duration_ms
 
 __all__ = [
     "AsJson", "Broker", "Config", "Context", "Create", "Every", "Namesrv", "Store", "Tls", "Topic", "Where", "Yes",
-    "complain", "confirm", "duration", "errors", "finite", "group", "key_values", "note_unclean", "read_properties",
+    "complain", "confirm", "duration", "errors", "finite", "key_values", "note_unclean", "read_properties",
     "size_in_bytes", "usage",
 ]
 
@@ -49,11 +49,6 @@ Create = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines also on a terminal; a pipe always gets them.")]
 Every = Annotated[bool, typer.Option("--all", help="Show system names in the table as well.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
-
-
-def group(text: str) -> typer.Typer:
-    """Return a group of commands with a help text."""
-    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
 
 
 def complain(text: str) -> None:

@@ -36,11 +36,8 @@ def _completer(find: Callable[[typer.Context, str], Iterable[str]]) -> Completer
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         with contextlib.redirect_stderr(io.StringIO()):
-            try:
-                return sorted({name for name in find(ctx, incomplete)
-                               if name.startswith(incomplete) and _PLAIN.fullmatch(name)})
-            except (Exception, SystemExit):  # noqa: BLE001 - a shell at its prompt is no place for an error
-                return []
+            return sorted({name for name in _quiet(find, ctx, incomplete)
+                           if name.startswith(incomplete) and _PLAIN.fullmatch(name)})
 
     return complete
 
@@ -130,18 +127,16 @@ def _words(names: Callable[[typer.Context, str], Iterable[str]]) -> Completer:
     """Return the completer of ``[STORE] NAME``: a directory or a name first, then a name."""
 
     def find(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-        found = [*_quiet(names, ctx, incomplete)] if "/" not in incomplete else []
+        found = _quiet(names, ctx, incomplete) if "/" not in incomplete else []
         return found if ctx.params.get("words") else [*found, *_directories(incomplete, all_kinds=not found)]
 
     return _completer(find)
 
 
-def _quiet(
-    names: Callable[[typer.Context, str], Iterable[str]], ctx: typer.Context, incomplete: str
-) -> Iterable[str]:
+def _quiet(names: Callable[[typer.Context, str], Iterable[str]], ctx: typer.Context, incomplete: str) -> list[str]:
     try:
-        return names(ctx, incomplete)
-    except (Exception, SystemExit):  # noqa: BLE001 - without a server there are still the directories
+        return [*names(ctx, incomplete)]
+    except (Exception, SystemExit):  # noqa: BLE001 - a shell at its prompt is no place for an error
         return []
 
 

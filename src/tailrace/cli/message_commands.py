@@ -238,7 +238,10 @@ def tail(
     table = wants_table(as_json=as_json)
     try:
         for number, line in enumerate(tail_messages(topic, target, begin, tags, follow=follow), 1):
-            _print_message(line, table=table)
+            if table:
+                print_message(line)
+            else:
+                print_lines([line])
             if number == most:
                 return
     except RemotingCommandError as error:
@@ -257,10 +260,3 @@ def _since_ms(text: str) -> int:
         return time_ms(text)
     except ValueError:
         raise usage(f"--since {text!r} is neither a duration such as 10m nor a time such as 2026-01-31T12:00") from None
-
-
-def _print_message(line: dict[str, Any], *, table: bool) -> None:
-    if table:
-        print_message(line)
-    else:
-        print_lines([line])

@@ -298,11 +298,17 @@ class _Archived:
     def report(self, archiving: "ArchiveJob", adding: "_Adding | None", failed: str) -> dict[str, Any]:
         """Print what failed, and return the report."""
         took = time.perf_counter() - self._began  # noqa: TID251
+        done, size = self._done, sum(one.size for one in self._done)
         if failed:
             self.tell(failed)
         return {
             **({"store": self._name} if self._name else {}),
-            **_report(self._done, archiving, took, failed), "ranges": len(self._ranges),
+            "segments": len(done), "alreadyArchived": archiving.skipped, "readAgain": archiving.checked,
+            "gone": archiving.gone, "bytes": size, "messages": sum(one.messages for one in done),
+            "damagedMessages": sum(len(one.damaged) for one in done), "files": sum(len(one.files) for one in done),
+            "archiveBytes": sum(file.size for one in done for file in one.files),
+            "verified": all(one.verified for one in done), "seconds": round(took, 3),
+            "gbPerSecond": round(size / took / 1e9, 3), "error": failed, "ranges": len(self._ranges),
             "messagesOfRanges": sum(one.messages for one in self._ranges), "lagSeconds": round(self._lag_ms / 1_000, 3),
             **({} if adding is None else adding.figures())}
 
@@ -415,20 +421,6 @@ def _follow(
             failed = f"the last step was cut off: {error}"  # the same signal has also ended Spark's JVM
         ended.wait(every)
     return failed
-
-
-def _report(done: "list[Manifest]", archiving: "ArchiveJob", took: float, failed: str) -> dict[str, Any]:
-    size = sum(one.size for one in done)
-    return {
-        "segments": len(done), "alreadyArchived": archiving.skipped, "readAgain": archiving.checked,
-        "gone": archiving.gone,
-        "bytes": size, "messages": sum(one.messages for one in done),
-        "damagedMessages": sum(len(one.damaged) for one in done),
-        "files": sum(len(one.files) for one in done),
-        "archiveBytes": sum(file.size for one in done for file in one.files),
-        "verified": all(one.verified for one in done), "seconds": round(took, 3),
-        "gbPerSecond": round(size / took / 1e9, 3), "error": failed,
-    }
 
 
 def restore(

@@ -10,7 +10,7 @@ from tailrace.config import StoreConfig
 from tailrace.node.synced_directory import Synced, open_synced
 from tailrace.store.directory import DirectoryState
 
-__all__ = ["note_behind", "open_to_read"]
+__all__ = ["open_to_read"]
 
 
 def open_to_read(store: Path, config: Path | None, *, raw: bool = False, index: bool = False) -> Synced:
@@ -18,11 +18,6 @@ def open_to_read(store: Path, config: Path | None, *, raw: bool = False, index: 
     settings = StoreConfig.from_properties(read_properties(config))
     found = open_synced(str(store), config=settings, raw=raw, index=index, tls=tls_of())
     note_unclean(is_unclean=found.directory.state is DirectoryState.UNCLEAN and not raw)
-    note_behind(found.behind)
+    if found.behind:  # messages of the last seconds may be missing
+        complain(f"the store is shown {found.behind}")
     return found
-
-
-def note_behind(behind: str) -> None:
-    """Print ``behind``, the reason why messages of the last seconds may be missing; nothing if it is empty."""
-    if behind:
-        complain(f"the store is shown {behind}")

@@ -26,7 +26,6 @@ from tailrace.broker.core.listeners import (
 )
 from tailrace.cli.serve_http import HttpPlace, check_console_actions, start_http
 from tailrace.cli.signals import ending_signals
-from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.descriptors import raise_descriptor_limit
 from tailrace.env.filesystem import OsFileSystem
@@ -44,10 +43,10 @@ from tailrace.remoting.client import split_address
 from tailrace.remoting.server import HIGH_WATER
 from tailrace.remoting.tls import outgoing_tls
 from tailrace.remoting.tls_reload import TlsReload, acceptor_certificate
-from tailrace.tls_settings import TlsConfig
 
 if TYPE_CHECKING:
     from tailrace.cli.serve_grpc import GrpcPlace
+    from tailrace.cli.serve_settings import Places, Settings
     from tailrace.proxy.server import GrpcListener, GrpcServer
 
 __all__ = ["LOOPBACK", "NAMESRV_ADDR", "is_of_this_machine", "parse_address", "say", "serve_store"]
@@ -149,46 +148,39 @@ def say(text: str, stream: TextIO | None) -> None:
 
 
 def serve_store(
-    path: str, listen: Address, namesrv_listen: Address | None, store_config: StoreConfig,
-    broker_config: BrokerConfig, http_listen: Address | None = None, *,
-    names: tuple[str, str] = ("--listen", "--namesrv-listen"),
-    name_server_config: NameServerConfig | None = None, auth_config: AuthConfig | None = None,
-    tls_config: TlsConfig | None = None, settings_file: str = "", grpc: GrpcPlace | None = None,
-    console_actions: bool = False,
+    path: str, settings: Settings, places: Places, grpc: GrpcPlace | None, *, settings_file: str, console_actions: bool,
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP. Raises StoreError or OSError.
 
-    ``names`` are the options or settings of the first two addresses, for errors. Requests that change settings also
-    change ``settings_file``, an absolute path, if it is given. ``grpc`` is the place of the gRPC endpoint. With
-    ``console_actions`` users of the console may act, which needs HTTP and users: else ConfigError is raised.
+    Requests that change settings also change ``settings_file``, an absolute path, unless it is empty. ``grpc`` is the
+    place of the gRPC endpoint. With ``console_actions`` users of the console may act, which needs HTTP and users: else
+    ConfigError is raised.
 
     A signal while the store is being opened ends a long recovery at its next report of progress, within about a
     second. The abort file then stays, and the next start recovers again.
     """
+    broker, auth, tls = settings.broker, settings.auth, settings.tls
     if console_actions:
-        check_console_actions(http_listen, auth_config or AuthConfig())
-    if auth_config is not None and auth_config.audit_log:
-        AuditLog.check(auth_config.audit_log)
+        check_console_actions(places.http, auth)
+    if auth.audit_log:
+        AuditLog.check(auth.audit_log)
     raise_descriptor_limit()
     progress = _Progress()
-    tls = tls_config or TlsConfig()
-    acceptor = acceptor_of(tls, server_limits(broker_config))
+    acceptor = acceptor_of(tls, server_limits(broker))
     reload = TlsReload(OsFileSystem(), SystemClock())
     if (certificate := acceptor_certificate(tls, acceptor)) is not None:
         reload.add(certificate)
     acceptor.expires_s = reload.expires_s
     credentials = None if grpc is None else grpc.credentials(reload)
     listeners = Listeners(
-        broker_config.broker_ip1, progress.ask, names=names, acceptor=acceptor,
-        high_water=broker_config.write_buffer_high_water_mark or HIGH_WATER)
-    opening = partial(
-        MessageStore.open, path, config=store_config, broker_config=broker_config)
-
+        broker.broker_ip1, progress.ask, names=places.names, acceptor=acceptor,
+        high_water=broker.write_buffer_high_water_mark or HIGH_WATER)
+    opening = partial(MessageStore.open, path, config=settings.store, broker_config=broker)
     endpoint: list[GrpcListener] = []
 
     async def take_ports() -> None:
         try:
-            await listeners.start(listen, namesrv_listen, vip=listen[1] > 2)
+            await listeners.start(places.broker, places.namesrv, vip=places.broker[1] > 2)
             if grpc is not None:
                 endpoint.append(grpc.listener(credentials, acceptor.limits.grpc))
         except OSError as error:
@@ -198,13 +190,13 @@ def serve_store(
             raise StoreError(text) from error
 
     _warn_about_remote(
-        auth_config or AuthConfig(), listen, namesrv_listen, None if grpc is None else grpc.listen, http_listen,
-        guarded=broker_config.metrics_needs_user or bool(broker_config.metrics_token_file))
+        auth, places.broker, places.namesrv, places.grpc, places.http,
+        guarded=broker.metrics_needs_user or bool(broker.metrics_token_file))
     serving = _serve(
         opening, progress, listeners, reload, endpoint, take_ports,
-        partial(start_http, http_listen, broker_config, progress.ask, acceptor, actions=console_actions),
-        partial(BrokerController, broker_config=broker_config, name_server_config=name_server_config,
-                auth_config=auth_config, settings_file=settings_file, tls=outgoing_tls(tls)))
+        partial(start_http, places.http, broker, progress.ask, acceptor, actions=console_actions),
+        partial(BrokerController, broker_config=broker, name_server_config=settings.name_server,
+                auth_config=auth, settings_file=settings_file, tls=outgoing_tls(tls)))
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:

@@ -113,7 +113,5 @@ def serve(
         warn_about_readers(
             store, settings, config, password_file, Path(grpc_tls_key) if grpc_tls_key else None)
         serve_store(
-            str(store), places.broker, places.namesrv, settings.store, settings.broker, places.http,
-            names=places.names, name_server_config=settings.name_server, auth_config=settings.auth,
-            tls_config=settings.tls, settings_file=str(config.resolve()) if config is not None else "",
-            grpc=endpoint, console_actions=console_actions)
+            str(store), settings, places, endpoint,
+            settings_file=str(config.resolve()) if config is not None else "", console_actions=console_actions)
