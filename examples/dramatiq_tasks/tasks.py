@@ -4,9 +4,9 @@ import os
 
 import dramatiq
 
-from tailrace_dramatiq import RocketmqBroker
+from tailrace_dramatiq import DramatiqBroker
 
-broker = RocketmqBroker(namesrv=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
+broker = DramatiqBroker(namesrv=os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876"))
 dramatiq.set_broker(broker)
 
 

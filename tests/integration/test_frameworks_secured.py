@@ -36,9 +36,9 @@ def secured(tmp_path_factory):
 def test_tasks_of_dramatiq_run(secured):
     import dramatiq
 
-    from tailrace_dramatiq import RocketmqBroker
+    from tailrace_dramatiq import DramatiqBroker
 
-    broker, ran = RocketmqBroker(**secured, topic_prefix="secured_"), threading.Event()
+    broker, ran = DramatiqBroker(**secured, topic_prefix="secured_"), threading.Event()
 
     @dramatiq.actor(broker=broker)
     def task(text):

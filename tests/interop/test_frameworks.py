@@ -12,7 +12,7 @@ from patience import PATIENCE_S, until
 
 from tailrace import Producer
 from tailrace.errors import RemotingError
-from tailrace_dramatiq import RocketmqBroker as DramatiqBroker
+from tailrace_dramatiq import DramatiqBroker
 from tailrace_faststream import RocketmqBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]

@@ -9,13 +9,13 @@ from dramatiq.errors import ConnectionClosed, QueueNotFound
 from tailrace.errors import ConfigError
 from tailrace.model import Message, MessageExt
 from tailrace.testing.sim_clock import SimClock
-from tailrace_dramatiq import RocketmqBroker
+from tailrace_dramatiq import DramatiqBroker
 from tailrace_dramatiq.delays import DUE, STEP_MS, at_its_time, later, left_ms
 
 
 @pytest.fixture
 def broker():
-    made = RocketmqBroker(broker="127.0.0.1:1", timeout_ms=500, retries=0)
+    made = DramatiqBroker(broker="127.0.0.1:1", timeout_ms=500, retries=0)
     yield made
     made.close()
 
@@ -64,9 +64,9 @@ def test_a_broker_that_cannot_be_reached_is_an_error_that_dramatiq_knows(broker)
     ("invisible_s", 4), ("invisible_s", 301), ("topic_queues", 0), ("timeout_ms", -1)])
 def test_wrong_options_are_refused(option, value):
     with pytest.raises(ConfigError, match=option):
-        RocketmqBroker(broker="127.0.0.1:1", **{option: value})
+        DramatiqBroker(broker="127.0.0.1:1", **{option: value})
     with pytest.raises(ConfigError, match="either namesrv or broker"):
-        RocketmqBroker()
+        DramatiqBroker()
 
 
 def stored(message):

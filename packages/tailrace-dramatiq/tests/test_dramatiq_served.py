@@ -17,7 +17,7 @@ from dramatiq.errors import ConnectionClosed, QueueJoinTimeout
 from patience import PATIENCE_S, until
 
 from tailrace import PullConsumer
-from tailrace_dramatiq import RocketmqBroker, delays
+from tailrace_dramatiq import DramatiqBroker, delays
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 JOIN_MS = PATIENCE_S * 1000
@@ -26,7 +26,7 @@ JOIN_MS = PATIENCE_S * 1000
 @pytest.fixture
 def broker(tailrace_session_broker):
     """A Dramatiq broker whose topics no other test has."""
-    made = RocketmqBroker(
+    made = DramatiqBroker(
         namesrv=tailrace_session_broker.namesrv, topic_prefix=f"d{uuid.uuid4().hex[:8]}_", invisible_s=5,
         timeout_ms=10_000)
     yield made
@@ -100,8 +100,8 @@ def test_tasks_run_at_once_delayed_retried_limited_and_end_as_dead_letters(broke
 WORKER = """
 import os, sys, time
 import dramatiq
-from tailrace_dramatiq import RocketmqBroker
-broker = RocketmqBroker(namesrv=sys.argv[1], topic_prefix=sys.argv[2], invisible_s=5)
+from tailrace_dramatiq import DramatiqBroker
+broker = DramatiqBroker(namesrv=sys.argv[1], topic_prefix=sys.argv[2], invisible_s=5)
 @dramatiq.actor(broker=broker)
 def slow(number):
     sys.stdout.write(f"{number}\\n")

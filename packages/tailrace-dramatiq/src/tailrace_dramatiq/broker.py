@@ -24,7 +24,7 @@ from tailrace_dramatiq.consumer import Delivery, QueueConsumer
 from tailrace_dramatiq.delays import later
 from tailrace_dramatiq.waiting import PendingMessages, Sent
 
-__all__ = ["RocketmqBroker"]
+__all__ = ["DramatiqBroker"]
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]{1,127}")
 """What RocketMQ allows as the name of a topic."""
@@ -36,7 +36,7 @@ JOIN_TIMES: Final = 3
 
 
 @final
-class RocketmqBroker(dramatiq.Broker):
+class DramatiqBroker(dramatiq.Broker):
     """Has the tasks of Dramatiq stored and delivered by RocketMQ or Tailrace.
 
     Each Dramatiq queue is a topic, ``topic_prefix`` and the name of the queue, which is consumed in mode POP by a
