@@ -8,9 +8,9 @@ many reads as it has messages, and a few for each queue, however large queues an
 from __future__ import annotations
 
 import heapq
+import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar, final
 
 from tailrace.formats.names import LMQ_PREFIX
@@ -56,8 +56,7 @@ class Place(NamedTuple):
         return self.phy_offset, self.queue_offset
 
 
-@dataclass(slots=True)
-class _Queue(Generic[_Shown]):
+class _Queue(NamedTuple):
     queue_id: int
     low: int
     high: int
@@ -80,30 +79,29 @@ class Timeline(Generic[_Shown]):
         self._store, self._topic, self._show = store, topic, show
         self._is_lmq = topic.startswith(LMQ_PREFIX)
         self._queues = [
-            _Queue[_Shown](queue_id, low, high) for queue_id in queues[:QUEUES_MAX]
+            _Queue(queue_id, low, high) for queue_id in queues[:QUEUES_MAX]
             if (high := store.queue_of(topic, queue_id).max) > (
                 low := max(store.queue_of(topic, queue_id).min, 0))]
 
     def newest(self, count: int) -> list[tuple[Place, _Shown]]:
         """Return the last messages, the newest first."""
-        return self._back({queue.queue_id: queue.high for queue in self._queues}, count)
+        return self._back(lambda queue: queue.high, count)
 
     def before(self, place: Place, count: int) -> list[tuple[Place, _Shown]]:
         """Return the messages before a place, the newest first."""
-        return self._back({queue.queue_id: self._first(queue, place, after=False) for queue in self._queues}, count)
+        return self._back(lambda queue: self._first(queue, place, after=False), count)
 
     def after(self, place: Place, count: int) -> list[tuple[Place, _Shown]]:
         """Return the messages after a place, the oldest first."""
-        return self._on({queue.queue_id: self._first(queue, place, after=True) for queue in self._queues}, count)
+        return self._on(lambda queue: self._first(queue, place, after=True), count)
 
     def from_time(self, time_ms: int, count: int) -> list[tuple[Place, _Shown]]:
         """Return the messages that were stored at a time (ms) or later, the oldest first."""
-        return self._on({queue.queue_id: self._store.queue_of(
-            self._topic, queue.queue_id).by_time(time_ms) for queue in self._queues}, count)
+        return self._on(lambda queue: self._store.queue_of(self._topic, queue.queue_id).by_time(time_ms), count)
 
     def from_offset(self, offset: int, count: int) -> list[tuple[Place, _Shown]]:
         """Return the messages from an offset of each queue on, the oldest first."""
-        return self._on({queue.queue_id: offset for queue in self._queues}, count)
+        return self._on(lambda queue: offset, count)
 
     def at(self, offset: int) -> _Found[_Shown] | None:
         """Return the message at an offset of the only queue, or None."""
@@ -112,7 +110,7 @@ class Timeline(Generic[_Shown]):
 
     # -- steps
 
-    def _read(self, queue: _Queue[_Shown], offset: int) -> _Found[_Shown] | None:
+    def _read(self, queue: _Queue, offset: int) -> _Found[_Shown] | None:
         """Return the first message at an offset or after it."""
         for message in self._store.read(self._topic, queue.queue_id, offset, max_count=1):
             # The record of an LMQ queue has the offset of another queue; such queues have no gaps.
@@ -120,7 +118,7 @@ class Timeline(Generic[_Shown]):
             return _Found(at, Place.of(message), self._show(message, at))
         return None
 
-    def _last(self, queue: _Queue[_Shown], end: int) -> _Found[_Shown] | None:
+    def _last(self, queue: _Queue, end: int) -> _Found[_Shown] | None:
         """Return the last message before an offset. Compaction and damage leave gaps, which are skipped in steps."""
         step, above = 1, end
         while above > queue.low:
@@ -131,7 +129,7 @@ class Timeline(Generic[_Shown]):
             above, step = at, step * 2
         return None
 
-    def _nearest(self, queue: _Queue[_Shown], found: _Found[_Shown], above: int, end: int) -> _Found[_Shown]:
+    def _nearest(self, queue: _Queue, found: _Found[_Shown], above: int, end: int) -> _Found[_Shown]:
         """Return the last message before ``end``; no message is in [``above``, ``end``)."""
         low = found.offset + 1
         while low < above:
@@ -143,7 +141,7 @@ class Timeline(Generic[_Shown]):
                 above = middle
         return found
 
-    def _first(self, queue: _Queue[_Shown], place: Place, *, after: bool) -> int:
+    def _first(self, queue: _Queue, place: Place, *, after: bool) -> int:
         """Return the offset of the first message after a place, or at it unless ``after``; the end without one."""
         def is_after(offset: int) -> bool:
             found = self._read(queue, offset) if offset < queue.high else None
@@ -162,25 +160,23 @@ class Timeline(Generic[_Shown]):
                 low, high, step = (low, low + step, step) if is_after(low + step) else (low + step, high, step * 2)
         return low + 1 + bisect_left(range(low + 1, high), True, key=is_after)
 
-    def _back(self, ends: dict[int, int], count: int) -> list[tuple[Place, _Shown]]:
-        return self._merged(
-            count, lambda queue, found: self._last(queue, ends[queue.queue_id] if found is None else found.offset), -1)
+    def _back(self, end: Callable[[_Queue], int], count: int) -> list[tuple[Place, _Shown]]:
+        def step(queue: _Queue, found: _Found[_Shown] | None) -> _Found[_Shown] | None:
+            return self._last(queue, end(queue) if found is None else found.offset)
 
-    def _on(self, begins: dict[int, int], count: int) -> list[tuple[Place, _Shown]]:
-        def step(queue: _Queue[_Shown], found: _Found[_Shown] | None) -> _Found[_Shown] | None:
-            at = max(begins[queue.queue_id], queue.low) if found is None else found.offset + 1
+        return list(itertools.islice(self._walk(step, -1), count))
+
+    def _on(self, begin: Callable[[_Queue], int], count: int) -> list[tuple[Place, _Shown]]:
+        def step(queue: _Queue, found: _Found[_Shown] | None) -> _Found[_Shown] | None:
+            at = max(begin(queue), queue.low) if found is None else found.offset + 1
             return self._read(queue, at) if at < queue.high else None
 
-        return self._merged(count, step, 1)
-
-    def _merged(
-        self, count: int, step: Callable[[_Queue[_Shown], _Found[_Shown] | None], _Found[_Shown] | None], sign: int,
-    ) -> list[tuple[Place, _Shown]]:
-        return [(found.place, found.shown) for _, found in zip(range(count), self._walk(step, sign), strict=False)]
+        return list(itertools.islice(self._walk(step, 1), count))
 
     def _walk(
-        self, step: Callable[[_Queue[_Shown], _Found[_Shown] | None], _Found[_Shown] | None], sign: int,
-    ) -> Iterator[_Found[_Shown]]:
+        self, step: Callable[[_Queue, _Found[_Shown] | None], _Found[_Shown] | None], sign: int,
+    ) -> Iterator[tuple[Place, _Shown]]:
+        """Yield messages of all queues in order; ``step`` returns the next one of a queue, and its first for None."""
         heads = []
         for number, queue in enumerate(self._queues):
             if (found := step(queue, None)) is not None:
@@ -188,7 +184,7 @@ class Timeline(Generic[_Shown]):
         heapq.heapify(heads)
         while heads:
             *_, number, found = heads[0]
-            yield found
+            yield found.place, found.shown
             following = step(self._queues[number], found)
             if following is None:
                 heapq.heappop(heads)
