@@ -125,8 +125,7 @@ def merged(groups: SubscriptionGroupManager, settings: Any) -> Any:
 def of_consumer(groups: SubscriptionGroupManager, settings: Any) -> tuple[bool, int]:
     """Return whether a group consumes in order, and how often it gets a message, as `merged` settings say it."""
     if settings.HasField("publishing"):
-        made = merged(groups, settings)
-        return bool(made.subscription.fifo), int(made.backoff_policy.max_attempts)
+        return False, limits.PRODUCER_MAX_ATTEMPTS
     group = _group(groups, settings)
     return group.consume_message_orderly, group.retry_max_times + 1
 
