@@ -140,20 +140,23 @@ def _quiet(names: Callable[[typer.Context, str], Iterable[str]], ctx: typer.Cont
         return []
 
 
-def _addresses(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    from tailrace.cli.contexts import contexts_of_file, target_of  # noqa: PLC0415
+def _of_contexts(kind: str) -> list[str]:
+    from tailrace.cli.contexts import contexts_of_file  # noqa: PLC0415
 
-    _, table = contexts_of_file()
-    known = [str(values["broker"]) for values in table.values() if "broker" in values]
-    return [*known, *_quiet(lambda *_: _ask(target_of([]), lambda admin: admin.brokers()), ctx, incomplete)]
+    return [str(values[kind]) for values in contexts_of_file()[1].values() if kind in values]
+
+
+def _addresses(ctx: typer.Context, incomplete: str) -> Iterable[str]:
+    from tailrace.cli.contexts import target_of  # noqa: PLC0415
+
+    brokers = _quiet(lambda *_: _ask(target_of([]), lambda admin: admin.brokers()), ctx, incomplete)
+    return [*_of_contexts("broker"), *brokers]
 
 
 def _name_servers(ctx: typer.Context, incomplete: str) -> Iterable[str]:
-    from tailrace.cli.contexts import contexts_of_file, target_of  # noqa: PLC0415
+    from tailrace.cli.contexts import target_of  # noqa: PLC0415
 
-    _, table = contexts_of_file()
-    known = [str(values["namesrv"]) for values in table.values() if "namesrv" in values]
-    return [*known, os.environ.get("NAMESRV_ADDR", ""), target_of([]).namesrv]
+    return [*_of_contexts("namesrv"), os.environ.get("NAMESRV_ADDR", ""), target_of([]).namesrv]
 
 
 def _contexts(ctx: typer.Context, incomplete: str) -> Iterable[str]:

@@ -238,19 +238,16 @@ def _write(path: Path, lines: list[str], wanted: dict[str, Any]) -> None:
 
 
 def _named(context: str, tls: bool | None) -> Target:
-    path = contexts_file()
-    known = _read(path)
-    name = context or known.pop("default", "")
-    known.pop("default", None)
+    path, (selected, known) = contexts_file(), contexts_of_file()
+    name = context or selected
     if not name:
         return Target(namesrv=DEFAULT_NAMESRV, chosen_by="the default, no STORE or server is named",
                       tls=tls_of(wanted=tls))
     if name not in known:
         if not path.exists():
             raise ConfigError(f"there is no context {name}: the file of contexts {path} does not exist")
-        raise no_context(str(name), known)
-    values = known[name]
-    values = dict(values) if isinstance(values, dict) else {}
+        raise no_context(name, known)
+    values = dict(known[name])
     said, credentials = values.pop("tls", None), values.pop("credentials", None)
     where = f"context {name} of {path}"
     if said is not None and not isinstance(said, bool | dict):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tailrace.cli.admin import ask
+from tailrace.cli.admin import ask, server_of
 from tailrace.cli.contexts import Target, tls_of
 from tailrace.client.admin import AdminClient
 from tailrace.config import StoreConfig
@@ -18,7 +18,6 @@ from tailrace.errors import StoreLockedError
 from tailrace.formats.requests.broker_headers import FreeBytesRequestHeader
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
-from tailrace.node.serve_hint import serve_hint
 from tailrace.node.store_opening import StoreParts
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.directory_format import read_format, remembered
@@ -111,12 +110,8 @@ def _wait_until_done(store: str, config: StoreConfig, before: list[str]) -> None
 
 
 def _server_of(store: str) -> str:
-    try:
-        return str(serve_hint(store)["broker"])
-    except KeyError:
-        raise StoreLockedError(
-            store, "a process that is not a Tailrace server; for a Java broker use mqadmin "
-            "deleteExpiredCommitLog") from None
+    return server_of(store, StoreLockedError(
+        store, "a process that is not a Tailrace server; for a Java broker use mqadmin deleteExpiredCommitLog"))
 
 
 def _log_files(store: str, config: StoreConfig) -> list[str]:
