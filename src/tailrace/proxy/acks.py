@@ -8,7 +8,7 @@ from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients
 from tailrace.proxy.popped import PoppedMessages, Sync, settled
-from tailrace.proxy.protocol import OK, Code, GrpcError, millis, overall, service
+from tailrace.proxy.protocol import OK, Code, GrpcError, millis, overall, service, status
 from tailrace.proxy.receipts import ReceiptHandle
 from tailrace.proxy.renewal import Renewals
 from tailrace.proxy.validation import check_group, check_invisible_time, check_topic
@@ -52,7 +52,7 @@ class AckActivity:
                 raise sync
             await settled(sync)
         except GrpcError as error:
-            found = error.status
+            found = status(error.code, error.message)
         return service.AckMessageResultEntry(
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=found)
 

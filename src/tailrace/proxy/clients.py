@@ -260,16 +260,6 @@ class Clients:
         answer.add_done_callback(lambda _: connection.close())
         return answer
 
-    async def ask(
-        self, caller: Caller, code: RequestCode, header: CustomHeader, body: bytes = b"", *,
-        refusal: Callable[[RemotingCommand], GrpcError] = of_refusal,
-    ) -> RemotingCommand:
-        """Return the answer to a request, see `call`. Raises the error that ``refusal`` makes of a refusal."""
-        answer = await self.call(caller, code, header, body)
-        if answer.code != ResponseCode.SUCCESS:
-            raise refusal(answer)
-        return answer
-
     async def take(self, caller: Caller, settings: Any, *, has_stream: bool = True) -> Client:
         """Take over the settings of a client and register it in the broker. Raises GrpcError."""
         client = self._table.get(caller.client_id)

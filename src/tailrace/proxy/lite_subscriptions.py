@@ -6,13 +6,13 @@ from typing import Any, Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.formats import fastjson
-from tailrace.formats.remoting import RequestCode
+from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.proxy import limits
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Clients
-from tailrace.proxy.protocol import OK, Code, GrpcError, definition, service
+from tailrace.proxy.protocol import OK, Code, GrpcError, definition, of_refusal, service
 from tailrace.proxy.settings import check_bind_topic
 from tailrace.proxy.validation import check_group, check_lite_topic, check_topic
 
@@ -50,8 +50,10 @@ class LiteSubscriptionActivity:
             if (kind := request.offset_option.WhichOneof("offset_type")) is not None:
                 value = getattr(request.offset_option, kind)
                 entry["offsetOption"] = {"type": kind.upper(), "value": value}
-        await self._clients.ask(
+        answer = await self._clients.call(
             caller, RequestCode.LITE_SUBSCRIPTION_CTL, CustomHeader(), fastjson.dumps({"subscriptionSet": [entry]}))
+        if answer.code != ResponseCode.SUCCESS:
+            raise of_refusal(answer)
         return service.SyncLiteSubscriptionResponse(status=OK)
 
     def _check_rate(self, topic: str, group: str, caller: Caller) -> None:

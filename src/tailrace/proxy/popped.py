@@ -102,8 +102,10 @@ class PoppedMessages:
         ):
             raise GrpcError(
                 Code.INVALID_RECEIPT_HANDLE, f"receipt_handle names position {phy_offset}, where its message is not")
-        await self._clients.ask(who, RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
-            phy_offset, group, -1, message_id, stored, max_reconsume_times=0), refusal=_unsettled)
+        answer = await self._clients.call(who, RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
+            phy_offset, group, -1, message_id, stored, max_reconsume_times=0))
+        if answer.code != ResponseCode.SUCCESS:
+            raise _unsettled(answer)
         await self.ack(group, topic, handle, lite_topic)
 
     def sync(self, until: int, then: Then | None = None) -> Sync | None:

@@ -43,11 +43,6 @@ class GrpcError(Exception):
         self.code, self.message = code, message
         super().__init__(f"{CODE_NAMES[code]}: {message}")
 
-    @property
-    def status(self) -> Any:
-        """The status that answers the request."""
-        return status(self.code, self.message)
-
 
 def status(code: int, message: str | None = None) -> Any:
     """Return a Status; without a message it gets the name of the code."""

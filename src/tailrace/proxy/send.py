@@ -224,7 +224,7 @@ class SendMessageActivity:
             try:
                 entries.append(await self._entry(topic, message, put))
             except GrpcError as error:
-                entries.append(service.SendResultEntry(status=error.status))
+                entries.append(service.SendResultEntry(status=status(error.code, error.message)))
         return entries
 
     def _put(
@@ -294,8 +294,10 @@ class SendMessageActivity:
         """Take a delayed message back."""
         topic = check_topic(request.topic)
         self._check_type(topic, {N.TIMER_DELIVER_MS: ""})
-        answer = await self._clients.ask(
+        answer = await self._clients.call(
             caller, RequestCode.RECALL_MESSAGE, RecallMessageRequestHeader(topic, request.recall_handle))
+        if answer.code != ResponseCode.SUCCESS:
+            raise of_refusal(answer)
         return service.RecallMessageResponse(status=OK, message_id=answer.read(RecallMessageResponseHeader).msg_id)
 
 

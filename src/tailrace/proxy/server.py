@@ -259,7 +259,7 @@ class GrpcServer:
 
     async def _failed(self, name: str, error: Exception, context: Any) -> Any:
         if isinstance(error, GrpcError):
-            return error.status
+            return status(error.code, error.message)
         if isinstance(error, RemotingConnectError):  # the server stops
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
         events.GRPC_CALL_FAILED.log(_log, method=name, peer=context.peer(), reason=repr(error), exc_info=True)

@@ -27,7 +27,7 @@ from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Client, Clients
 from tailrace.proxy.conversion import to_message
 from tailrace.proxy.entry import Entry
-from tailrace.proxy.protocol import OK, Code, GrpcError, definition, name_of, service
+from tailrace.proxy.protocol import OK, Code, GrpcError, definition, name_of, service, status
 from tailrace.proxy.renewal import Renewals
 from tailrace.proxy.settings import check_settings, merged
 from tailrace.proxy.transactions import HalfPlaces
@@ -109,7 +109,7 @@ class TelemetryActivity:
             admitted = await self._admission.begin("TelemetryCommand", context)
         except GrpcError as error:
             await self._admission.first_of_refused(context)
-            await context.write(service.TelemetryCommand(status=error.status))
+            await context.write(service.TelemetryCommand(status=status(error.code, error.message)))
             return
         stream = _Stream(context)
         client: Client | None = None
@@ -119,7 +119,7 @@ class TelemetryActivity:
                 try:
                     caller = self._entry.caller(command, context, begun_ms, user)
                 except GrpcError as error:
-                    await context.write(service.TelemetryCommand(status=error.status))
+                    await context.write(service.TelemetryCommand(status=status(error.code, error.message)))
                     return
                 user = None  # it may be another one, or none, when the next command arrives
                 match command.WhichOneof("command"):
