@@ -63,7 +63,7 @@ SINGLE_TASKS = {
     "broker/static_topics/cleaning.py": {"self._run()": "one pass, caught; a timer starts the next one"},
     "broker/messages/transaction_checks.py": {"self._run()": "one pass, caught; a timer starts the next one"},
     "client/assigned_queues.py": {
-        "self._pull(made)": "each pull is caught", "self._pop(made)": "each pop is caught",
+        "self._fill(one)": "each pull and each pop is caught",
         "self._popping.give_back(one.queue, list(one.ready))": "one call, errors are results",
         "self._popping.pop(one.queue)": "one call, awaited"},
     "client/batching.py": {"self._send_in_turn(key, batch.items, batch.results)": "one batch, errors are results"},
