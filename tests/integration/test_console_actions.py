@@ -405,7 +405,8 @@ def test_a_confirmation_is_that_of_its_user_action_and_content(console, topic):
     mine = page.confirmation
     changed = {**mine, "carried": mine["carried"].replace('"x"', '"y"')}
     assert console.ask(f"{ACTIONS}send-message", changed).status == 409
-    for token in ("", "x", "1.2.3", mine["token"][:-1] + "0", f"{mine['token']}é", "a" * 5000):
+    wrong = mine["token"][:-1] + ("1" if mine["token"][-1] == "0" else "0")
+    for token in ("", "x", "1.2.3", wrong, f"{mine['token']}é", "a" * 5000):
         assert console.ask(f"{ACTIONS}send-message", {**mine, "token": token}).status in {200, 409}
     assert console.ask(f"{ACTIONS}put-topic", mine).status == 400
     assert console.messages(topic) == []
