@@ -11,9 +11,8 @@ from urllib.parse import quote, urlencode
 from xml.etree import ElementTree as ET
 
 __all__ = [
-    "BAD", "GOOD", "NOTE", "WARN", "Child", "Column", "Sorting", "Titled", "Trouble", "address", "badge", "card",
-    "facts", "first_of", "fold", "form", "h", "is_meant", "link", "notice", "page_text", "picker", "plural", "stats",
-    "table",
+    "BAD", "GOOD", "NOTE", "WARN", "Child", "Column", "Sorting", "address", "badge", "card", "facts", "fold", "form",
+    "Titled", "Trouble", "h", "link", "notice", "page_text", "picker", "plural", "stats", "table",
 ]
 
 Child = ET.Element | str | int | float | None | list[Any]
@@ -77,11 +76,6 @@ def link(text: Child, href: str, **attributes: str) -> ET.Element:
     return h("a", text, href=href, **attributes)
 
 
-def is_meant(name: str, href: str) -> list[Child]:
-    """Return the question whether a similar name is meant, after a sentence; nothing without a name."""
-    return [" Is ", link(name, href), " meant?"] if name else []
-
-
 def badge(text: Child, level: str = NOTE) -> ET.Element:
     """Return a short text in the colour of a level."""
     return h("span", text, class_=f"badge {level}")
@@ -117,11 +111,6 @@ def stats(pairs: Mapping[str, Child]) -> ET.Element:
 def fold(summary: Child, *children: Child, is_open: bool = False) -> ET.Element:
     """Return a part that opens and closes."""
     return h("details", h("summary", summary), *children, open="open" if is_open else None)
-
-
-def first_of(shown: int, count: int, noun: str = "") -> ET.Element | None:
-    """Return how many rows of how many a table shows; None if it shows all."""
-    return h("p", f"The first {shown} of {count:,}{noun and f' {noun}'}.") if count > shown else None
 
 
 class Trouble(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
-from tailrace.broker.clients.client_manager import ClientInfo, ConsumerGroupInfo
+from tailrace.broker.clients.client_manager import ClientInfo, ConsumerGroupInfo, ConsumerManager
 from tailrace.console.action_links import group_actions, resend_link
 from tailrace.console.elements import (
     WARN,
@@ -16,23 +16,23 @@ from tailrace.console.elements import (
     address,
     badge,
     card,
-    first_of,
     h,
     link,
     plural,
     stats,
     table,
 )
-from tailrace.console.figures import GroupLag, is_own_topic
-from tailrace.console.lists import ROWS_MAX, Listing
+from tailrace.console.figures import Figures, GroupLag, is_own_topic
+from tailrace.console.lists import ROWS_MAX, Listing, Query
 from tailrace.console.overview import lag_level
-from tailrace.console.page_request import PageRequest
 from tailrace.console.topics import lag_cell, topic_link
-from tailrace.console.viewer import NotThereError, only_if
+from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import client_version, clock_time
+from tailrace.env.clock import Clock
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.formats.remoting import LANGUAGES
-from tailrace.node.subscription_group import is_system_group
+from tailrace.node.subscription_group import SubscriptionGroupManager, is_system_group
+from tailrace.node.topic_config import TopicConfigManager
 
 __all__ = ["dead_letters_page", "group_page", "groups_page"]
 
@@ -41,9 +41,8 @@ _LANGUAGES: Final = {
     "NODE_JS": "Node.js", "HTTP": "HTTP", "RUBY": "Ruby", "ERLANG": "Erlang", "DELPHI": "Delphi"}
 
 
-def groups_page(request: PageRequest) -> list[Child]:
+def groups_page(clock: Clock, figures: Figures, viewer: Viewer, asked: Query) -> list[Child]:
     """Return the list of groups, those with the greatest lag first."""
-    figures, viewer, query = request.figures, request.viewer, request.query
     lags = figures.groups(viewer)
     dead = {one.group: one.messages for one in figures.dead_letters(viewer)}
 
@@ -54,9 +53,9 @@ def groups_page(request: PageRequest) -> list[Child]:
         "name": str, "lag": behind, "members": figures.members_of,
         "dead": lambda group: dead.get(group, 0)}
     listing = Listing(
-        "groups", "group", query, filter(viewer.group, figures.group_names()), lambda group: not is_system_group(group),
-        Sorting("groups", query, "-lag", keys), keys)
-    now, rows = request.clock.now_ms(), list[list[Child]]()
+        "groups", "group", asked, filter(viewer.group, figures.group_names()), lambda group: not is_system_group(group),
+        Sorting("groups", asked, "-lag", keys), keys)
+    now, rows = clock.now_ms(), list[list[Child]]()
     for group in listing.shown:
         oldest = figures.oldest_ms(lags[group].lagging) if group in lags else 0
         count = dead.get(group, 0)
@@ -70,18 +69,20 @@ def groups_page(request: PageRequest) -> list[Child]:
     return [*listing.around(), table(columns, rows, listing.none(), "Groups", listing.sorting)]
 
 
-def group_page(request: PageRequest) -> list[Child]:
+def group_page(
+    clock: Clock, groups: SubscriptionGroupManager, topics: TopicConfigManager, consumers: ConsumerManager,
+    figures: Figures, viewer: Viewer, name: str,
+) -> list[Child]:
     """Return the page of a group."""
-    broker, figures, viewer, name = request.broker, request.figures, request.viewer, request.name
     only_if(viewer.group(name), f"Get or Sub on Group:{name}, or List on the cluster")
     if name not in figures.group_names():
         raise NotThereError("group", name)
-    lag, now = figures.groups(viewer).get(name) or GroupLag(), request.clock.now_ms()
+    lag, now = figures.groups(viewer).get(name) or GroupLag(), clock.now_ms()
     oldest = figures.oldest_ms(lag.lagging)
     dlq = f"{DLQ_GROUP_TOPIC_PREFIX}{name}"
     size = figures.topics().get(dlq)
     dead = size.messages if size is not None and viewer.topic(dlq) else 0
-    info, config = broker.clients.consumers.find(name), broker.groups.select(name)
+    info, config = consumers.find(name), groups.select(name)
     members = [] if info is None else list(info.members.values())
     return [
         stats({
@@ -91,7 +92,7 @@ def group_page(request: PageRequest) -> list[Child]:
             "Attempts": f"at most {config.retry_max_times + 1} for each message" if config is not None else None,
             "Delivery": _delivery(info)}),
         group_actions(viewer, name, has_dead_letters=dead > 0),
-        _topics(request), _members(members, now), _queues(request)]
+        _topics(clock, figures, viewer, name), _members(members, now), _queues(topics, figures, viewer, name)]
 
 
 def _waits(behind: int, oldest: int, now: int) -> Child:
@@ -106,13 +107,11 @@ def _delivery(info: ConsumerGroupInfo | None) -> str | None:
     return "every member gets every message" if info.broadcasting else "each message goes to one member"
 
 
-def _topics(request: PageRequest) -> Element:
-    figures, now, rows = request.figures, request.clock.now_ms(), list[list[Child]]()
-    lags = sorted(
-        ((topic, lag) for (group, topic), lag in figures.pairs().items()
-         if group == request.name and request.viewer.topic(topic)),
-        key=lambda pair: (-pair[1].behind, pair[0]))
-    for topic, lag in lags[:ROWS_MAX]:
+def _topics(clock: Clock, figures: Figures, viewer: Viewer, group: str) -> Element:
+    now, rows = clock.now_ms(), list[list[Child]]()
+    found = sorted(((topic, lag) for (name, topic), lag in figures.pairs().items()
+                    if name == group and viewer.topic(topic)), key=lambda one: (-one[1].behind, one[0]))
+    for topic, lag in found[:ROWS_MAX]:
         oldest = figures.oldest_ms(lag.lagging)
         shown = link("its retries", address("topics", topic)) if topic.startswith(
             RETRY_GROUP_TOPIC_PREFIX) else topic_link(topic)
@@ -130,7 +129,7 @@ def _members(members: list[ClientInfo], now: int) -> Element:
     columns = (Column("Member", "name"), Column("Address", "name"), Column("Client", "wide"),
                Column("Last contact", "number"))
     return card("Members", table(columns, rows, "No member is connected.", "Members of the group"),
-                first_of(ROWS_MAX, len(members)))
+                h("p", f"The first {ROWS_MAX} of {len(members):,}.") if len(members) > ROWS_MAX else None)
 
 
 def _client(member: ClientInfo) -> str:
@@ -138,11 +137,10 @@ def _client(member: ClientInfo) -> str:
     return f"{_LANGUAGES.get(name, 'other')}, {client_version(member.version)}"
 
 
-def _queues(request: PageRequest) -> Element:
+def _queues(topics: TopicConfigManager, figures: Figures, viewer: Viewer, group: str) -> Element:
     """Return the queues of a group, those with the greatest lag first."""
-    topics = request.broker.topics
     found = sorted(
-        request.figures.queues_of(request.name, request.viewer),
+        figures.queues_of(group, viewer),
         key=lambda queue: (-queue.behind, not is_own_topic(topics, queue.topic), queue.topic, queue.queue_id))
     rows: list[list[Child]] = [
         [topic_link(queue.topic), queue.queue_id, queue.committed, queue.until, queue.behind]
@@ -153,10 +151,9 @@ def _queues(request: PageRequest) -> Element:
                 h("p", f"The {ROWS_MAX} with the greatest lag of {len(found):,}.") if len(found) > ROWS_MAX else None)
 
 
-def dead_letters_page(request: PageRequest) -> list[Child]:
+def dead_letters_page(clock: Clock, figures: Figures, viewer: Viewer) -> list[Child]:
     """Return the dead letters of all groups."""
-    viewer, now = request.viewer, request.clock.now_ms()
-    found = request.figures.dead_letters(viewer)
+    now, found = clock.now_ms(), figures.dead_letters(viewer)
     rows: list[list[Child]] = [
         [link(one.group, address("groups", one.group)) if viewer.group(one.group) else one.group, one.messages,
          clock_time(one.last_ms, now),
@@ -167,4 +164,4 @@ def dead_letters_page(request: PageRequest) -> list[Child]:
     return [
         h("p", "Messages that a group could not consume, even after all attempts. They stay until they expire."),
         table(columns, rows, "There is no dead letter.", "Dead letters by group"),
-        first_of(ROWS_MAX, len(found), "groups")]
+        h("p", f"The first {ROWS_MAX} of {len(found):,} groups.") if len(found) > ROWS_MAX else None]

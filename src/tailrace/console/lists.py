@@ -1,28 +1,28 @@
-"""Lists of topics and groups: own ones first, a filter, an order, pages of `ROWS_MAX` rows."""
+"""Fields of a query, and lists of topics and groups: own ones first, a filter, an order, pages of `ROWS_MAX` rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from tailrace.console.elements import (
-    Child,
-    Sorting,
-    address,
-    form,
-    h,
-    is_meant,
-    link,
-    picker,
-    plural,
-)
-from tailrace.console.page_request import Query, whole_number
+from tailrace.console.elements import Child, Sorting, address, form, h, link, picker, plural
 from tailrace.console.viewer import SUGGESTED_MAX, similar_name
 
-__all__ = ["ROWS_MAX", "Listing"]
+__all__ = ["ROWS_MAX", "Listing", "Query", "whole_number"]
 
 ROWS_MAX: Final = 200
 """Rows of a table; a list that is longer has pages."""
+Query = dict[str, str]
+"""The fields of a query, each with its last value."""
+_DIGITS_MAX: Final = 30
+
+
+def whole_number(asked: Query, name: str) -> int:
+    """Return a field as a number. Raises ValueError that names the field."""
+    text = asked[name]
+    if text.removeprefix("-").isdecimal() and text.isascii() and len(text) <= _DIGITS_MAX:
+        return int(text)
+    raise ValueError(f"{name} is {text!r}, not a whole number")
 
 
 class Listing:
@@ -68,6 +68,6 @@ class Listing:
         """Return what the page says if nothing is shown, with the most similar name."""
         if not self._text:
             return [f"There is no {self._noun} yet."]
+        said: list[Child] = [f"No {self._noun} has {self._text} in its name."]
         similar = similar_name(self._text, self._names)
-        return [f"No {self._noun} has {self._text} in its name.",
-                *is_meant(similar, address(self._path, filter=similar))]
+        return [*said, " Is ", link(similar, address(self._path, filter=similar)), " meant?"] if similar else said

@@ -26,14 +26,16 @@ from tailrace.console.elements import (
     plural,
 )
 from tailrace.console.figures import is_own_topic
-from tailrace.console.page_request import PageRequest, Query, whole_number
+from tailrace.console.lists import Query, whole_number
 from tailrace.console.timeline import QUEUES_MAX, Place, Timeline
 from tailrace.console.topics import owner_of, topic_link
 from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import clock_time, local_time, moment
+from tailrace.env.clock import Clock
 from tailrace.formats import names as N
 from tailrace.model import MessageExt
 from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.spellings import time_ms
 
 __all__ = ["message_page", "messages_page", "search_form"]
@@ -70,19 +72,16 @@ def _shown(store: MessageStore, message: MessageExt, offset: int) -> Shown:
         next((message.properties[name] for name in ORIGIN_TOPICS if name in message.properties), ""))
 
 
-def known_topics(request: PageRequest) -> list[str]:
+def known_topics(topics: TopicConfigManager, viewer: Viewer) -> list[str]:
     """Return topics that a field suggests: own ones that the user may read, then dead letters."""
-    topics = request.broker.topics
     names = sorted(topics.table.copy())
-    return request.viewer.suggested(itertools.chain(
+    return viewer.suggested(itertools.chain(
         (name for name in names if is_own_topic(topics, name)),
         (name for name in names if name.startswith(N.DLQ_GROUP_TOPIC_PREFIX))))
 
 
-def search_form(request: PageRequest) -> Element:
+def search_form(topics: TopicConfigManager, viewer: Viewer, asked: Query) -> Element:
     """Return the form that looks for messages."""
-    asked = request.query
-
     def field(text: str, name: str, **more: str | int) -> Element:
         return h("label", text, h("input", name=name, value=asked.get(name, ""), **more))
 
@@ -94,7 +93,7 @@ def search_form(request: PageRequest) -> Element:
           class_="fields"),
         is_open=any(asked.get(name) for name in ("queue", "offset", "time")))
     return form(
-        "messages", picker("Topic", "topic", asked.get("topic", ""), known_topics(request), required="required"),
+        "messages", picker("Topic", "topic", asked.get("topic", ""), known_topics(topics, viewer), required="required"),
         field("Key or message id", "key", autocomplete="off", autocapitalize="none", spellcheck="false"), rare)
 
 
@@ -106,10 +105,9 @@ def _time_value(asked: Query) -> str:
         return ""
 
 
-def messages_page(request: PageRequest) -> Titled:
+def messages_page(store: MessageStore, clock: Clock, viewer: Viewer, asked: Query) -> Titled:
     """Return the messages that a query asks for."""
-    store, viewer, asked = request.store, request.viewer, request.query
-    looking = search_form(request)
+    looking = search_form(store.topics, viewer, asked)
     topic = asked.get("topic", "")
     if not topic:
         return Titled("Messages", [looking, h("p", "Choose a topic to see its newest messages.")])
@@ -121,8 +119,7 @@ def messages_page(request: PageRequest) -> Titled:
     except ValueError as error:
         return Titled("Messages", [looking, notice(WARN, f"{error}.")])
     # A queue of an LMQ holds records of other topics.
-    now = request.clock.now_ms()
-    rows: list[Child] = [_row(now, topic, one) for one in found if one.topic == topic or viewer.reads(one.topic)]
+    rows: list[Child] = [_row(clock, topic, one) for one in found if one.topic == topic or viewer.reads(one.topic)]
     owner = owner_of(topic)
     about: list[Child] = [h("strong", title)]
     if owner and viewer.group(owner):
@@ -192,7 +189,8 @@ def _key_links(topic: str, keys: list[str]) -> list[Child]:
     return [link(key, address("messages", topic=topic, key=key), class_="key-link") for key in keys]
 
 
-def _row(now: int, topic: str, one: Shown) -> Element:
+def _row(clock: Clock, topic: str, one: Shown) -> Element:
+    now = clock.now_ms()
     href = address("message", topic=topic, queue=one.queue_id, offset=one.offset)
     if topic.startswith(N.LMQ_PREFIX):
         href = address("message", topic=topic, queue=0, offset=one.offset)
@@ -211,9 +209,8 @@ def _row(now: int, topic: str, one: Shown) -> Element:
 # -- one message
 
 
-def message_page(request: PageRequest) -> Titled:
+def message_page(store: MessageStore, clock: Clock, viewer: Viewer, asked: Query) -> Titled:
     """Return the page of one message. Raises ValueError for a wrong field."""
-    store, viewer, asked = request.store, request.viewer, request.query
     topic = asked.get("topic", "")
     only_if(viewer.reads(topic), f"Get or Sub on Topic:{topic}")
     if store.topics.select(topic) is None:
@@ -228,7 +225,7 @@ def message_page(request: PageRequest) -> Titled:
     noun = "Dead letter" if topic.startswith(N.DLQ_GROUP_TOPIC_PREFIX) else "Message"
     return Titled(f"{noun} {message.queue_id}:{offset} of {owner_of(topic) or topic}", [
         _neighbours(store, viewer, topic, found.place), message_actions(viewer, topic, queue_id, offset),
-        card("Body", *shown_body(message)), _about(request, topic, message, offset), _properties(message)])
+        card("Body", *shown_body(message)), _about(store, clock, viewer, topic, message, offset), _properties(message)])
 
 
 def _neighbours(store: MessageStore, viewer: Viewer, topic: str, place: Place) -> Element:
@@ -244,14 +241,13 @@ def _neighbours(store: MessageStore, viewer: Viewer, topic: str, place: Place) -
     return h("p", *links, around, class_="links")
 
 
-def _about(request: PageRequest, topic: str, message: MessageExt, offset: int) -> Element:
-    viewer = request.viewer
+def _about(store: MessageStore, clock: Clock, viewer: Viewer, topic: str, message: MessageExt, offset: int) -> Element:
     properties, owner = message.properties, owner_of(topic)
     origin = next((properties[name] for name in ORIGIN_TOPICS if name in properties), "") if owner else ""
     unique = next((properties[name] for name in UNIQUE_KEYS if name in properties), "")
     keys = message.keys
     host, port = message.born_host
-    now, stored_ms = request.clock.now_ms(), request.store.wall_time_of(message)
+    now, stored_ms = clock.now_ms(), store.wall_time_of(message)
     original = link("Look for the original", address("messages", topic=origin, key=unique)) if (
         origin and unique and viewer.reads(origin)) else None
     return card("About", facts({

@@ -38,7 +38,6 @@ from tailrace.console.health import (
     troubles,
     waiting_groups,
 )
-from tailrace.console.page_request import PageRequest
 from tailrace.console.recovery import recovery_card
 from tailrace.console.viewer import Viewer
 from tailrace.console.words import clock_time, moment, span
@@ -52,13 +51,12 @@ ROWS: Final = 8
 """Groups that the first page shows."""
 
 
-def overview(request: PageRequest) -> Titled:
+def overview(broker: BrokerParts, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> Titled:
     """Return the page, whose title says whether anything is wrong."""
-    broker, figures, viewer = request.broker, request.figures, request.viewer
     lags = figures.own_lags(viewer)
     waiting = waiting_groups(figures, lags)
     dead, disk = figures.dead_letters(viewer), disk_of(broker.store)
-    live = link("Stop reloading", address("")) if "live" in request.query else link(
+    live = link("Stop reloading", address("")) if "live" in asked else link(
         f"Reload every {REFRESH_S} s", address("", live=1))
     found = troubles(broker, waiting, dead, disk)
     wrong = sum(trouble.level in {WARN, BAD} for trouble in found)

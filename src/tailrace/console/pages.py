@@ -6,27 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
 from importlib import resources
-from typing import Final, final
+from typing import Final, NamedTuple, final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tailrace import __version__
 from tailrace.broker.wiring import BrokerParts
-from tailrace.console.elements import (
-    WARN,
-    Child,
-    Titled,
-    address,
-    h,
-    is_meant,
-    link,
-    notice,
-    page_text,
-)
+from tailrace.console.elements import WARN, Child, Titled, address, h, link, notice, page_text
 from tailrace.console.figures import Figures
 from tailrace.console.groups import dead_letters_page, group_page, groups_page
+from tailrace.console.lists import Query
 from tailrace.console.messages import message_page, messages_page, search_form
 from tailrace.console.overview import REFRESH_S, overview
-from tailrace.console.page_request import PageRequest
 from tailrace.console.storage import disk_page, retention_page
 from tailrace.console.timers import timers_page
 from tailrace.console.topics import topic_page, topics_page
@@ -55,11 +45,31 @@ _HIDDEN: Final = {"message": "messages"}
 """Pages that the navigation does not name, with the page to which they belong."""
 
 
-_CONTENTS: Final[dict[str, Callable[[PageRequest], list[Child] | Titled]]] = {
-    "": overview, "topics": lambda request: (topic_page if request.name else topics_page)(request),
-    "groups": lambda request: (group_page if request.name else groups_page)(request),
-    "dead-letters": dead_letters_page, "messages": messages_page, "message": message_page, "timers": timers_page,
-    "retention": retention_page, "disk": disk_page,
+class _Asked(NamedTuple):
+    """What a page is made of."""
+
+    broker: BrokerParts
+    figures: Figures
+    viewer: Viewer
+    name: str
+    """Name of a topic or a group; "" for the page of all."""
+    query: Query
+
+
+_CONTENTS: Final[dict[str, Callable[[_Asked], list[Child] | Titled]]] = {
+    "": lambda one: overview(one.broker, one.figures, one.viewer, one.query),
+    "topics": lambda one: topic_page(
+        one.broker.store, one.broker.clock, one.figures, one.viewer, one.name) if one.name else topics_page(
+        one.broker.store, one.broker.clock, one.figures, one.viewer, one.query),
+    "groups": lambda one: group_page(
+        one.broker.clock, one.broker.groups, one.broker.topics, one.broker.clients.consumers, one.figures, one.viewer,
+        one.name) if one.name else groups_page(one.broker.clock, one.figures, one.viewer, one.query),
+    "dead-letters": lambda one: dead_letters_page(one.broker.clock, one.figures, one.viewer),
+    "messages": lambda one: messages_page(one.broker.store, one.broker.clock, one.viewer, one.query),
+    "message": lambda one: message_page(one.broker.store, one.broker.clock, one.viewer, one.query),
+    "timers": lambda one: timers_page(one.broker.store, one.broker.clock, one.viewer, one.query),
+    "retention": lambda one: retention_page(one.broker.store, one.broker.clock, one.viewer),
+    "disk": lambda one: disk_page(one.broker.store),
 }
 
 
@@ -90,16 +100,16 @@ class Console:
             return made(HTTPStatus.SERVICE_UNAVAILABLE, title, at, [
                 notice(WARN, f"The broker does not serve clients: {state}.", more=[link("Look again", address(page))])])
         viewer = Viewer(may, broker.config.broker_cluster_name, acts=self._actions)
-        request = PageRequest(broker, self._figures_of(broker), viewer, name, query)
+        asked = _Asked(broker, self._figures_of(broker), viewer, name, query)
         now = broker.clock.now_ms()
         try:
-            found = _CONTENTS[page](request)
+            found = _CONTENTS[page](asked)
             title, content = found if isinstance(found, Titled) else (title, found)
             return made(HTTPStatus.OK, title, at, content, reload_s=REFRESH_S if "live" in query else 0, now_ms=now)
         except ForbiddenError as error:
             return made(HTTPStatus.FORBIDDEN, title, at, [notice(WARN, str(error))])
         except NotThereError as error:
-            return made(HTTPStatus.NOT_FOUND, title, at, _not_there(request, at, error))
+            return made(HTTPStatus.NOT_FOUND, title, at, _not_there(asked, at, error))
         except (StoreError, ValueError) as error:
             return made(HTTPStatus.BAD_REQUEST, title, at, [notice(WARN, f"{error}.")])
 
@@ -121,20 +131,22 @@ class Console:
         return kept[1]
 
 
-def _not_there(request: PageRequest, page: str, error: NotThereError) -> list[Child]:
+def _not_there(asked: _Asked, page: str, error: NotThereError) -> list[Child]:
     """Return what was wrong, the most similar name, and the form that the wrong name was typed into."""
-    broker, viewer, query = request.broker, request.viewer, request.query
+    broker, viewer, query = asked.broker, asked.viewer, dict(asked.query)
     is_search = page == "messages"
     if error.kind == "group":
-        similar = similar_name(error.name, filter(viewer.group, sorted(request.figures.group_names())))
+        similar = similar_name(error.name, filter(viewer.group, sorted(asked.figures.group_names())))
         href = address("groups", similar)
     else:
         sees = viewer.reads if is_search else viewer.topic
         similar = similar_name(error.name, filter(sees, sorted(broker.topics.table.copy())))
         href = address("messages", **{**query, "topic": similar}) if is_search else address("topics", similar)
-    text = [f"There is no {error.kind} {error.name}.", *is_meant(similar, href)]
+    text: list[Child] = [f"There is no {error.kind} {error.name}."]
+    if similar:
+        text += [" Is ", link(similar, href), " meant?"]
     return [
-        search_form(request) if is_search else None, notice(WARN, *text),
+        search_form(broker.topics, viewer, query) if is_search else None, notice(WARN, *text),
         None if is_search else h("p", link(f"All {error.kind}s", address(page)))]
 
 

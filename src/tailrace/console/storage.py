@@ -22,8 +22,7 @@ from tailrace.console.elements import (
     stats,
     table,
 )
-from tailrace.console.page_request import PageRequest
-from tailrace.console.viewer import only_if
+from tailrace.console.viewer import Viewer, only_if
 from tailrace.console.words import ago, clock_time, moment, span
 from tailrace.doctor.disk_usage import disk_usage
 from tailrace.doctor.retention import RetentionView, explain_directory
@@ -49,11 +48,10 @@ def retention_view(store: MessageStore, clock: Clock) -> RetentionView:
     return explain_directory(store.path, store.config, clock, store.file_system, topics=store.topics)
 
 
-def retention_page(request: PageRequest) -> list[Child]:
+def retention_page(store: MessageStore, clock: Clock, viewer: Viewer) -> list[Child]:
     """Return what is deleted when, and what keeps the rest."""
-    store, viewer = request.store, request.viewer
     only_if(viewer.lists, "List on the cluster, because this page names topics and groups")
-    view = retention_view(store, request.clock)
+    view = retention_view(store, clock)
     deletable = [verdict for verdict in view.segments if verdict.rule.deletable]
     usage, now = min(view.usages, key=lambda one: one.percent), view.now_ms
     rows: list[list[Child]] = [
@@ -170,9 +168,8 @@ def _rules(view: RetentionView) -> Element | None:
     return card("Rules of topics", table(("Topic", "Rule"), rows, "", "Rules of topics") if rows else None, *idle)
 
 
-def disk_page(request: PageRequest) -> list[Child]:
+def disk_page(store: MessageStore) -> list[Child]:
     """Return how full the disk is, and the bytes by kind of file."""
-    store = request.store
     disk = disk_of(store)
     found = disk_usage(store.file_system, store.path, store.config)
     rows: list[list[Child]] = [

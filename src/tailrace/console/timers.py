@@ -14,7 +14,6 @@ from tailrace.console.elements import (
     badge,
     form,
     h,
-    is_meant,
     link,
     picker,
     stats,
@@ -22,11 +21,12 @@ from tailrace.console.elements import (
 )
 from tailrace.console.figures import is_own_topic
 from tailrace.console.health import LATE_MS
-from tailrace.console.lists import ROWS_MAX
-from tailrace.console.page_request import PageRequest
+from tailrace.console.lists import ROWS_MAX, Query
 from tailrace.console.topics import owner_of, topic_link
 from tailrace.console.viewer import Viewer, similar_name
 from tailrace.console.words import ago, moment
+from tailrace.env.clock import Clock
+from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.timer.pending import PARKED, UNREADABLE, PendingTimer
 
@@ -36,11 +36,10 @@ TIMERS_MAX: Final = 10_000
 """Timers that a page looks at; a user that may see few of them would have all read."""
 
 
-def timers_page(request: PageRequest) -> list[Child]:
+def timers_page(store: MessageStore, clock: Clock, viewer: Viewer, asked: Query) -> list[Child]:
     """Return the pending timers, the first due ones first."""
-    store, viewer = request.store, request.viewer
-    topic, with_retries = request.query.get("topic", ""), "all" in request.query
-    now, looked = request.clock.now_ms(), 0
+    topic, with_retries = asked.get("topic", ""), "all" in asked
+    now, looked = clock.now_ms(), 0
     shown: list[PendingTimer] = []
     pending = overdue = parked = retries = 0
     for timer in itertools.islice(store.timers(), TIMERS_MAX):
@@ -86,7 +85,8 @@ def _none(topics: TopicConfigManager, topic: str, names: list[str]) -> list[Chil
     if not topic:
         return ["No timer is pending."]
     similar = "" if topics.select(topic) is not None and topic in names else similar_name(topic, names)
-    return [f"No timer of {topic} is pending.", *is_meant(similar, address("timers", topic=similar))]
+    said: list[Child] = [f"No timer of {topic} is pending."]
+    return [*said, " Is ", link(similar, address("timers", topic=similar)), " meant?"] if similar else said
 
 
 def _left(timer: PendingTimer, now: int) -> Child:

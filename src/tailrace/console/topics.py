@@ -15,18 +15,17 @@ from tailrace.console.elements import (
     address,
     badge,
     card,
-    first_of,
     h,
     link,
     stats,
     table,
 )
-from tailrace.console.figures import TopicSize, is_own_topic
-from tailrace.console.lists import ROWS_MAX, Listing
+from tailrace.console.figures import Figures, TopicSize, is_own_topic
+from tailrace.console.lists import ROWS_MAX, Listing, Query
 from tailrace.console.overview import lag_level
-from tailrace.console.page_request import PageRequest
-from tailrace.console.viewer import NotThereError, only_if
+from tailrace.console.viewer import NotThereError, Viewer, only_if
 from tailrace.console.words import clock_time, span
+from tailrace.env.clock import Clock
 from tailrace.formats.names import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
@@ -86,9 +85,8 @@ def _kept(config: TopicConfig) -> str:
     return ", ".join(found)
 
 
-def topics_page(request: PageRequest) -> list[Child]:
+def topics_page(store: MessageStore, clock: Clock, figures: Figures, viewer: Viewer, asked: Query) -> list[Child]:
     """Return the list of topics."""
-    store, figures, viewer, query = request.store, request.figures, request.viewer, request.query
     sizes, lags, groups = figures.topics(), dict[str, int](), dict[str, int]()
     for (group, topic), lag in figures.pairs().items():
         if viewer.group(group):
@@ -102,9 +100,9 @@ def topics_page(request: PageRequest) -> list[Child]:
         "name": str, "messages": lambda topic: size_of(topic).messages, "lag": lambda topic: lags.get(topic, 0),
         "queues": lambda topic: getattr(store.topics.select(topic), "write_queue_nums", 0)}
     listing = Listing(
-        "topics", "topic", query, [name for name in store.topics.table.copy() if viewer.topic(name)],
-        lambda topic: is_own_topic(store.topics, topic), Sorting("topics", query, "name", keys), keys)
-    now, rows = request.clock.now_ms(), list[list[Child]]()
+        "topics", "topic", asked, [name for name in store.topics.table.copy() if viewer.topic(name)],
+        lambda topic: is_own_topic(store.topics, topic), Sorting("topics", asked, "name", keys), keys)
+    now, rows = clock.now_ms(), list[list[Child]]()
     for topic in listing.shown:
         config = store.topics.select(topic)
         if config is not None:
@@ -126,14 +124,13 @@ def _last_ms(store: MessageStore, topic: str, size: TopicSize) -> int:
                 for queue_id, low, high in size.queues[:64] if high > low), default=0)
 
 
-def topic_page(request: PageRequest) -> list[Child]:
+def topic_page(store: MessageStore, clock: Clock, figures: Figures, viewer: Viewer, name: str) -> list[Child]:
     """Return the page of a topic."""
-    store, viewer, name = request.store, request.viewer, request.name
     only_if(viewer.topic(name), f"Get or Sub on Topic:{name}, or List on the cluster")
-    config, now = store.topics.select(name), request.clock.now_ms()
+    config, now = store.topics.select(name), clock.now_ms()
     if config is None:
         raise NotThereError("topic", name)
-    size = request.figures.topics().get(name) or TopicSize()
+    size = figures.topics().get(name) or TopicSize()
     owner, looks = owner_of(name), viewer.reads(name)
     rows: list[list[Child]] = [
         [link(queue_id, address("messages", topic=name, queue=queue_id)) if looks else queue_id, high - low, low, high,
@@ -151,18 +148,17 @@ def topic_page(request: PageRequest) -> list[Child]:
             "Group": link(owner, address("groups", owner)) if owner and viewer.group(owner) else None,
             "Look": look}),
         topic_actions(viewer, name),
-        _groups_of(request),
+        _groups_of(clock, figures, viewer, name),
         card("Queues", table(columns, rows, "It has no message.", "Queues of the topic"),
-             first_of(ROWS_MAX, len(size.queues), "queues"))]
+             h("p", f"The first {ROWS_MAX} of {len(size.queues):,} queues.") if len(size.queues) > ROWS_MAX else None)]
 
 
-def _groups_of(request: PageRequest) -> Element:
-    figures, now, rows = request.figures, request.clock.now_ms(), list[list[Child]]()
-    lags = sorted(
-        ((group, lag) for (group, topic), lag in figures.pairs().items()
-         if topic == request.name and request.viewer.group(group)),
-        key=lambda pair: (-pair[1].behind, pair[0]))
-    for group, lag in lags[:ROWS_MAX]:
+def _groups_of(clock: Clock, figures: Figures, viewer: Viewer, topic: str) -> Element:
+    now, rows = clock.now_ms(), list[list[Child]]()
+    found = sorted(
+        ((group, lag) for (group, name), lag in figures.pairs().items() if name == topic and viewer.group(group)),
+        key=lambda one: (-one[1].behind, one[0]))
+    for group, lag in found[:ROWS_MAX]:
         oldest = figures.oldest_ms(lag.lagging)
         level = lag_level(lag.behind, oldest, now)
         rows.append([
@@ -171,4 +167,4 @@ def _groups_of(request: PageRequest) -> Element:
     columns = (Column("Group", "name"), Column("Lag", "number"), Column("Oldest waiting", "number"),
                Column("Members", "number wide"))
     return card("Groups", table(columns, rows, "No group has consumed it.", "Groups that consume the topic"),
-                first_of(ROWS_MAX, len(lags), "groups"))
+                h("p", f"The first {ROWS_MAX} of {len(found):,} groups.") if len(found) > ROWS_MAX else None)

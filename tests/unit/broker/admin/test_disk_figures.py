@@ -11,7 +11,6 @@ from broker_kit import wired
 from tailrace import MessageStore, StoreConfig
 from tailrace.broker.admin.runtime_info import RuntimeInfo
 from tailrace.console.elements import h
-from tailrace.console.page_request import PageRequest
 from tailrace.console.storage import disk_page, retention_page
 from tailrace.console.viewer import Viewer
 from tailrace.doctor.retention import explain_directory
@@ -42,14 +41,12 @@ def test_they_agree(embedded, broker):
     view = explain_directory(embedded.path, embedded.config, SystemClock(), OsFileSystem())
     table = wired(RuntimeInfo, broker).table()
     [disk, *_] = json_lines(view)
-    request = PageRequest(
-        SimpleNamespace(store=embedded, clock=SystemClock()), None, Viewer(lambda access: True, "c"), "", {})
     found = {
         "broker status": table["commitLogDirCapacity"],
         "retention": "\n".join(answer_lines(view, "s", embedded.config)),
         "/ready": embedded.not_writeable_reason,
-        "console disk": text_of(disk_page(request)),
-        "console retention": text_of(retention_page(request)),
+        "console disk": text_of(disk_page(embedded)),
+        "console retention": text_of(retention_page(embedded, SystemClock(), Viewer(lambda access: True, "c"))),
     }
     assert table["commitLogDirCapacity"] == "Total : 1000.0 GiB, Free : 69.0 GiB."
     for place, text in found.items():
