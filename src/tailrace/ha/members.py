@@ -7,7 +7,6 @@ the thread of the event loop.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, final
@@ -15,6 +14,7 @@ from typing import Any, Final, final
 from tailrace import events
 from tailrace.auth.addresses import Addresses, addresses_problem, parsed_address
 from tailrace.errors import ConfigError, RemotingError
+from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.name_server_headers import GetBrokerMemberGroupRequestHeader
 from tailrace.logs import get_logger
@@ -132,7 +132,7 @@ class GroupMembers:
 
 def members_in(answer: bytes) -> dict[int, str]:
     """Return the addresses in the body of an answer to request 901, by id. Raises ValueError."""
-    body: Any = json.loads(answer)
+    body: Any = fastjson.loads(answer)  # RocketMQ does not quote the ids
     group = body.get("brokerMemberGroup") if isinstance(body, dict) else None
     table = group.get("brokerAddrs") if isinstance(group, dict) else None
     if table is None and isinstance(body, dict):  # a group without members

@@ -107,7 +107,10 @@ class BrokerGroup:
             answer = await client.invoke(
                 name_server, RequestCode.GET_BROKER_MEMBER_GROUP, header.to_ext(), timeout_ms=ASK_MS)
             return members_in(answer.body) if answer.code == ResponseCode.SUCCESS else {}
-        except (RemotingError, OSError, ValueError):
+        except (RemotingError, OSError):
+            return {}
+        except ValueError as error:
+            events.MEMBERS_ARE_UNKNOWN.log(_log, address=name_server, reason=error)
             return {}
 
     async def others(self, client: RemotingClient, name_servers: list[str]) -> list[str]:

@@ -23,7 +23,7 @@ from tailrace.formats.requests.message_headers import (
     PopMessageRequestHeader,
 )
 from tailrace.formats.requests.name_server_headers import RegisterBrokerRequestHeader
-from tailrace.ha.members import allowed_hosts
+from tailrace.ha.members import allowed_hosts, members_in
 from tailrace.remoting.client import RemotingClient
 from tailrace.requests.caller import RemotingCaller
 
@@ -110,6 +110,20 @@ def test_members_of_the_group_may_connect_and_others_may_not(tmp_path):
                 "0": one.broker_address, "1": "127.0.0.1:1"}
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("answer", [
+    b'{"brokerMemberGroup":{"brokerAddrs":{0:"127.0.0.1:1",1:"127.0.0.1:2"},"brokerName":"b","cluster":"c"}}',
+    b'{"brokerMemberGroup":{"brokerAddrs":{"0":"127.0.0.1:1","1":"127.0.0.1:2"},"brokerName":"b","cluster":"c"}}',
+], ids=["RocketMQ", "Tailrace"])
+def test_the_members_of_a_group_are_known_from_name_servers_of_both_kinds(answer):
+    assert members_in(answer) == {0: "127.0.0.1:1", 1: "127.0.0.1:2"}
+
+
+@pytest.mark.parametrize("answer", [b"", b"[", b"[1]", b'{"brokerMemberGroup":{"brokerAddrs":[1]}}', b"{0:", b"\xff"])
+def test_an_answer_without_a_table_of_members_is_refused(answer):
+    with pytest.raises(ValueError, match=r"."):
+        members_in(answer)
 
 
 def test_a_registration_never_replaces_the_broker_of_the_process(tmp_path):
