@@ -422,8 +422,16 @@ REPLICATION_SENT: Final = _counter(
 REPLICATION_CLOSED: Final = _counter(
     "tailrace_slave_connections_closed_total", "Ended connections of slaves.", ("reason",),
     source="broker.replicas.closed")
+UNREPLICATED_PUTS: Final = _counter(
+    "tailrace_unreplicated_puts_total", "Puts that too few slaves had in time.", ("status",),
+    source="broker.store.inner.replication.unreplicated")
+REPLICATION_FAULT: Final = _gauge(
+    "tailrace_replication_fault", "1 while the fault of `haStatus` lasts.", ("kind",),
+    source="broker.replication_faults.lasting")
 MASTER_CONNECTED: Final = _gauge(
     "tailrace_master_connected", "1 while the master sends.", source="broker.slave.is_connected")
+MASTER_CONNECTIONS: Final = _counter(
+    "tailrace_master_connections_total", "Connections to the master.", (), source="broker.slave.connects")
 MASTER_AHEAD: Final = _gauge(
     "tailrace_master_ahead_bytes", "Bytes that this slave lacks.",
     unit="bytes", source="broker.slave.lacking_bytes")

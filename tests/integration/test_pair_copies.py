@@ -126,8 +126,9 @@ def test_a_gap_of_the_master_is_named_at_both_sides_with_what_to_do(tmp_path, ta
         (first.path / "checkpoint").unlink()
         (first.path / "abort").write_text("1")
         async with running(first):
-            gaps = json.loads((await ask(first.address, 907)).body)["logGaps"]
+            gaps = json.loads((await ask(first.address, 907)).body)["faults"]
             assert len(gaps) == 1, gaps
+            assert gaps[0].startswith("gap: slaves stop at ")
             assert "tailrace repair STORE --seal-damage" in gaps[0]
             assert "the log of this master has gaps, slaves stop there phy_offset=" in caplog.text
             second.set(**SLAVE, namesrvAddr=first.namesrv)
@@ -142,7 +143,7 @@ def test_a_gap_of_the_master_is_named_at_both_sides_with_what_to_do(tmp_path, ta
         assert code == 0, said
         caplog.clear()
         async with running(first):
-            assert json.loads((await ask(first.address, 907)).body)["logGaps"] == []
+            assert json.loads((await ask(first.address, 907)).body)["faults"] == []
             assert "has gaps" not in caplog.text
             second.set(**SLAVE, namesrvAddr=first.namesrv)
             code, _, said = await tailrace(

@@ -271,7 +271,8 @@ class BrokerController:
         brokers = BrokerGroup(self._config, broker.addresses, broker.outgoing)
         await brokers.refuse_second(others)
         if self._slave is None:
-            await take_offsets_of_slaves(self._store, broker.groups, broker.offsets, brokers, broker.outgoing, others)
+            await take_offsets_of_slaves(
+                self._store, broker.groups, broker.offsets, brokers, broker.outgoing, others, broker.replicas.faults)
         self._send.set_store_host(store_host)
         self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
         await self._serve_slaves(listeners)

@@ -73,6 +73,7 @@ from tailrace.env.entropy import Entropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.filters.consumer_filters import ConsumerFilterManager
 from tailrace.filters.message_filters import MessageFilters
+from tailrace.ha.faults import Faults
 from tailrace.ha.metadata_copy import Tables
 from tailrace.ha.replicas import Replicas
 from tailrace.ha.slave import Slave
@@ -191,6 +192,11 @@ class BrokerParts:
         self.stats = BrokerStatsManager(self.clock, self.traffic, config.broker_cluster_name)
         self.rpc_latency = RpcLatency()
         self.loop_lag = LoopLag(self.loop)
+
+    @property
+    def replication_faults(self) -> Faults:
+        """What is wrong with replication on this master or slave."""
+        return self.replicas.faults if self.slave is None else self.slave.faults
 
     def waiting_sends(self) -> int:
         """Return the number of sends that wait for the disk."""

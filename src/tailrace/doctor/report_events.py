@@ -35,7 +35,7 @@ _SHOWN: Final = """
     seconds segment sends setting signal size skipped socket status store store_timestamp stream target then threshold
     time_ms timers_lost timers_rewritten tls to to_look_at topic topics tried tries trigger under_way units until used
     verified wait_ms waiting window_s
-    after attempt behind_bytes by compared job operation removed role table
+    after attempt behind_bytes by compared job late operation removed role table unavailable
 """
 SHOWN: Final = frozenset(_SHOWN.split())
 """Keys of events whose values are shown: figures, positions, and names of files, addresses, topics and groups."""

@@ -20,10 +20,18 @@ SLAVE_REFUSED: Final = event(
     "Its host is not a registered member.", do="Add it to `haAllowedHosts`.")
 SLAVE_REPLACED: Final = event(
     "warning", "connection of a slave replaced", "peer by",
-    "A newer one of this host counts.", do="If this repeats, look for two slaves with one id.")
+    "A newer one of this host counts.", do="If this repeats, look for two with one id.")
 SLAVE_HAS_ANOTHER_LOG: Final = event(
     "error", "slave does not follow this log", "peer offset min_offset max_offset reason",
     "It is disconnected, and is no copy.", do="See [A pair of brokers](../how-to/cluster.md#when-a-slave-stops).")
+SLAVE_IS_BEHIND: Final = event(
+    "warning", "slave is not in sync", "peer behind_bytes",
+    "It lacks `haMaxGapNotInSync`.", do="Check its disk and network.")
+SLAVE_HAS_CAUGHT_UP: Final = event(
+    "info", "slave is in sync again", "peer", "It has caught up.")
+SENDS_ARE_NOT_REPLICATED: Final = event(
+    "warning", "sends are answered before enough slaves have them", "late unavailable",
+    "Numbers since the start.", do="Check the slaves.")
 OFFSETS_OF_A_SLAVE_ARE_TAKEN: Final = event(
     "info", "consumer offsets of a slave are taken", "address count",
     "Consumers have read from it.")

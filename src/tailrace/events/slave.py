@@ -10,7 +10,7 @@ SLAVE_FOLLOWS_ITS_MASTER: Final = event(
     "info", "the slave follows its master", "address from", "The logs are the same up to `from`.")
 CONNECTION_TO_THE_MASTER_ENDED: Final = event(
     "warning", "connection to the master ended", "address cause", "It is opened again.",
-    do="If this repeats, read the log of the master.")
+    do="If this repeats, read the master's log.")
 MASTER_IS_NOT_REACHED: Final = event(
     "warning", "the master is not reached", "address cause", "No messages come.", do="Start the master.")
 MASTER_IS_NOT_KNOWN: Final = event(
@@ -31,7 +31,7 @@ LIVES_OF_TOPICS_ENDED_AS_ON_THE_MASTER: Final = event(
     "Their messages cannot be read.")
 DISPATCH_WAITS_FOR_A_TOPIC_OF_THE_MASTER: Final = event(
     "warning", "dispatch of the slave waits for a topic of its master", "topic cause",
-    "No later message can be read here.", do="Start the master, or promote.")
+    "Later messages cannot be read.", do="Start the master, or promote.")
 ANSWER_OF_THE_MASTER_CANNOT_BE_KEPT: Final = event(
     "warning", "the last answer of the master cannot be kept", "address end cause",
     "A promotion may not know what is lacking.", do="Make room.")
@@ -42,4 +42,4 @@ METADATA_CANNOT_BE_COPIED: Final = event(
     do="Remove the cause.")
 USERS_ARE_NOT_COPIED: Final = event(
     "warning", "users and permissions are not copied from the master", "address cause",
-    "Those of this slave stay.", do="Remove the cause, or set the same at both.")
+    "Its own stay.", do="Remove the cause.")

@@ -17,6 +17,7 @@ from tailrace.errors import ConfigError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.name_server_headers import GetBrokerMemberGroupRequestHeader
+from tailrace.ha.faults import Fault, Faults
 from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient, split_address
 
@@ -49,12 +50,12 @@ class GroupMembers:
     def __init__(
         self, cluster: str, name: str, allowed: Addresses | None, *, own: Callable[[], str],
         local: Callable[[], Mapping[int, str]], name_servers: Callable[[], Iterable[str]],
-        outgoing: Callable[[], RemotingClient],
+        outgoing: Callable[[], RemotingClient], faults: Faults,
     ) -> None:
         self._header = GetBrokerMemberGroupRequestHeader(cluster, name)
         self._allowed = allowed
         self._own, self._local, self._name_servers = own, local, name_servers
-        self._outgoing = outgoing
+        self._outgoing, self._faults = outgoing, faults
         self._client: RemotingClient | None = None
         self._by_server: dict[str, dict[int, str]] = {}
         """The last answer of each name server, so that slaves may connect while it is away."""
@@ -63,7 +64,7 @@ class GroupMembers:
         """The host of each member."""
         self._asked_s = -STALE_S
         self._asking: asyncio.Task[None] | None = None
-        self._failing: set[str] = set()
+        self._failing: dict[str, str] = {}
 
     async def connections_of(self, host: str) -> int:
         """Return how many connections a host may have: one for each slave; 0 if no slave may connect from it."""
@@ -108,11 +109,16 @@ class GroupMembers:
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingError(f"code {answer.code}: {answer.remark}")
             self._by_server[server] = members_in(answer.body)
-            self._failing.discard(server)
+            self._failing.pop(server, None)
         except (RemotingError, OSError, ValueError) as error:
-            if server not in self._failing:
-                self._failing.add(server)
+            is_new = server not in self._failing
+            self._failing[server] = str(error)
+            if is_new:
                 events.MEMBERS_ARE_UNKNOWN.log(_log, address=server, reason=error)
+        if self._failing:
+            self._faults.begin(Fault.MEMBERS, "; ".join(f"{one}: {why}" for one, why in self._failing.items()))
+        else:
+            self._faults.end(Fault.MEMBERS)
 
     @staticmethod
     async def _address(address: str) -> str:

@@ -30,6 +30,7 @@ from tailrace.errors import RemotingCommandError, RemotingError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.ha.faults import Fault
 from tailrace.ha.offset_caps import WAITS
 from tailrace.ha.slave import Slave
 from tailrace.ha.slave_comparison import Run
@@ -177,7 +178,7 @@ class MetadataCopy:
         for kind, copy in parts:
             try:
                 await copy()
-                self._said.pop(kind, None)
+                self._worked(kind)
             except (RemotingError, StoreError, OSError, ValueError, KeyError, TypeError) as error:
                 good = False
                 self._failed(kind, error)
@@ -190,9 +191,21 @@ class MetadataCopy:
 
     def _failed(self, kind: str, error: Exception) -> None:
         self._slave.metadata_failures += 1
-        if self._said.get(kind) != str(error):
-            self._said[kind] = str(error)
+        is_new = self._said.get(kind) != str(error)
+        self._said[kind] = str(error)
+        self._name_fault()
+        if is_new:
             events.METADATA_CANNOT_BE_COPIED.log(_log, address=self._slave.master_address, kind=kind, cause=error)
+
+    def _worked(self, kind: str) -> None:
+        self._said.pop(kind, None)
+        self._name_fault()
+
+    def _name_fault(self) -> None:
+        if self._said:
+            self._slave.faults.begin(Fault.METADATA, "; ".join(f"{kind}: {why}" for kind, why in self._said.items()))
+        else:
+            self._slave.faults.end(Fault.METADATA)
 
     # -- requests
 
@@ -275,6 +288,7 @@ class MetadataCopy:
         if new:
             try:
                 await self._run(lambda: self._tables.deletion.end_lives(new))
+                self._worked("deleted topics")
             except (StoreError, OSError) as error:
                 self._failed("deleted topics", error)
 
@@ -301,6 +315,10 @@ class MetadataCopy:
         if found not in {COPIED, slave.users}:
             events.USERS_ARE_NOT_COPIED.log(_log, address=slave.master_address, cause=found)
         slave.users, access.are_copied = found, found == COPIED
+        if found == COPIED:
+            slave.faults.end(Fault.USERS)
+        else:
+            slave.faults.begin(Fault.USERS, found)
 
     # -- positions
 

@@ -14,16 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, final
 
+from tailrace import events
 from tailrace.env.clock import Clock
 from tailrace.errors import RemotingFrameError
 from tailrace.formats.timercheckpoint import TimerCheckpointFields
 from tailrace.ha.comparison import Verdict
+from tailrace.ha.faults import Fault, Faults
 from tailrace.ha.log_gaps import SEAL
 from tailrace.ha.timer_positions import TimerPositions
+from tailrace.logs import LogRateLimiter, get_logger
 from tailrace.store.default_message_store import DefaultMessageStore
 
 __all__ = ["NOT_YET", "Replica", "Replicas"]
 
+_log = get_logger(__name__)
 NOT_YET: Final = -1
 """Position of a slave that has reported nothing; nothing of it counts."""
 _SECOND_NS: Final = 1_000_000_000
@@ -54,6 +58,8 @@ class Replica:
         """Position of the next byte to send."""
         self.seen_end = 0
         """End of the log when the last part was sent."""
+        self.was_in_sync: bool | None = None
+        """Whether it was in sync when that was looked at last; None before it was for the first time."""
         self.compared = Verdict.NOT_COMPARED
         """Whether its log was compared with this one when it connected."""
         self.read_ns = self.wrote_ns = now_ns
@@ -107,7 +113,11 @@ class Replicas:
         """The last slave that was refused or disconnected because of its log, with the reason."""
         self.sent_bytes = 0
         """Bytes of the log that were sent to all slaves since the start."""
+        self.faults = Faults()
+        """What is wrong besides the connections of slaves."""
         self._gaps: list[int] = []
+        self._lines = LogRateLimiter()
+        self._said_unreplicated = 0
         self._timers: TimerPositions | None = None
 
     def __iter__(self) -> Iterator[Replica]:
@@ -130,6 +140,13 @@ class Replicas:
     @gaps.setter
     def gaps(self, found: list[int]) -> None:
         self._gaps = found
+        self._name_gaps()
+
+    def _name_gaps(self) -> None:
+        if left := self.gaps:
+            self.faults.begin(Fault.GAP, f"slaves stop at {', '.join(map(str, left))}: {SEAL}")
+        else:
+            self.faults.end(Fault.GAP)
 
     def add(self, replica: Replica, most: int) -> list[Replica]:
         """Add a connection of a host that may have ``most``. Return those that it replaces; the caller closes them."""
@@ -233,8 +250,33 @@ class Replicas:
         """Note a new timer checkpoint, and who is in sync; called several times a second."""
         if self._timers is not None:
             self._timers.note()
+        if self._gaps:
+            self._name_gaps()
+        self._name_lags()
         if self._store.replication.is_sync:
             self.update()
+
+    def _name_lags(self) -> None:
+        """Log the slaves that have fallen behind or are in sync again, and sends that did not get enough copies."""
+        end = self._store.commit_log.max_offset
+        for one in self._all:
+            lacks = end - one.acknowledged
+            if one.acknowledged == NOT_YET:
+                continue
+            if one.was_in_sync and not self.is_in_sync(one):
+                one.was_in_sync = False
+                events.SLAVE_IS_BEHIND.log(_log, peer=one.peer, behind_bytes=lacks)
+            elif not one.was_in_sync and lacks <= self._config.ha_max_gap_not_in_sync // 2:
+                if one.was_in_sync is not None:
+                    events.SLAVE_HAS_CAUGHT_UP.log(_log, peer=one.peer)
+                one.was_in_sync = True
+        unreplicated = self._store.replication.unreplicated
+        if (total := sum(unreplicated.values())) > self._said_unreplicated and (
+            self._lines.due("unreplicated", self._clock.monotonic_ns() / _SECOND_NS)
+        ):
+            self._said_unreplicated = total
+            late, unavailable = unreplicated.values()
+            events.SENDS_ARE_NOT_REPLICATED.log(_log, late=late, unavailable=unavailable)
 
     def update(self) -> None:
         """Pass the positions to the store, which answers the puts that waited for them."""
@@ -252,8 +294,8 @@ class Replicas:
     def to_json(self) -> dict[str, Any]:
         """Return the HARuntimeInfo of a master (request 907).
 
-        ``compared``, ``connectionsClosed`` (their number by reason), ``lastRefusal``, ``logGaps`` (where slaves
-        stop, and what to do) and ``gapOffsets`` (their positions) are Tailrace's.
+        ``compared``, ``connectionsClosed`` (their number by reason), ``lastRefusal``, ``gapOffsets`` (where slaves
+        stop), ``unreplicated`` (puts that too few slaves had in time, by status) and ``faults`` are Tailrace's.
         """
         end = self._store.commit_log.max_offset
         return {
@@ -266,5 +308,5 @@ class Replicas:
                 "transferredByteInSecond": one.bytes_per_s, "compared": one.compared.value} for one in self._all],
             "inSyncSlaveNums": self.in_sync, "master": True, "masterCommitLogMaxOffset": end,
             "connectionsClosed": dict(self.closed), "lastRefusal": self.last_refusal,
-            "gapOffsets": self.gaps,
-            "logGaps": [f"the log has a gap at {at}, at which slaves stop: {SEAL}" for at in self.gaps]}
+            "gapOffsets": self.gaps, "unreplicated": dict(self._store.replication.unreplicated),
+            "faults": self.faults.to_json()}

@@ -23,6 +23,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.supervision import supervised
 from tailrace.errors import DiskFullError, RemotingError, ReplicationError, StoreError
 from tailrace.ha.comparison import last_record_before
+from tailrace.ha.faults import Fault, Faults
 from tailrace.ha.known_master import KnownMaster, read_known_master, write_known_master
 from tailrace.ha.log_gaps import SEAL
 from tailrace.ha.receiver import HaReceiver
@@ -96,6 +97,8 @@ class Slave:
         self._kept_s = 0.0
         self.stops = Counter(dict.fromkeys(STOPS, 0))
         """Number of times the slave has stopped, by reason."""
+        self.faults = Faults()
+        """What else is wrong, also while the master sends."""
         self.metadata_failures = 0
         """Number of parts of the metadata that could not be copied."""
         self.pulls_ahead = 0
@@ -156,8 +159,10 @@ class Slave:
         try:
             await self._run(partial(write_known_master, self._store.file_system, self._store.root, known))
         except (OSError, StoreError) as error:
+            self.faults.begin(Fault.KNOWN_MASTER, error)
             events.ANSWER_OF_THE_MASTER_CANNOT_BE_KEPT.log(_log, address=known.address, end=known.end, cause=error)
         else:
+            self.faults.end(Fault.KNOWN_MASTER)
             self._kept = known
 
     # -- figures
@@ -186,7 +191,7 @@ class Slave:
         """Return the HARuntimeInfo of a slave, as ``haStatus`` shows it.
 
         Tailrace's own are ``state``, ``reason`` (why it has stopped or waits), ``masterMaxOffset``, the end of the
-        master's log when it was last asked, and ``users``, whether they are copied.
+        master's log when it was last asked, ``faults``, and ``users``, whether they are copied.
         """
         now_s, now_ms, one = asyncio.get_running_loop().time(), self._clock.now_ms(), self._receiver
         return {
@@ -197,6 +202,7 @@ class Slave:
                 "masterAddr": self.ha_address, "masterFlushOffset": 0,
                 "maxOffset": self._store.commit_log.max_offset, "transferredByteInSecond": 0,
                 "state": self.state.value, "reason": self.why, "masterMaxOffset": self.master_end,
+                "faults": self.faults.to_json(),
                 **({"users": self.users} if self.users else {})}}
 
     # -- a step
@@ -322,6 +328,7 @@ class Slave:
         now, at = asyncio.get_running_loop().time(), reput.incomplete
         if at != self._incomplete[0]:
             self._incomplete = at, now
+            self.faults.end(Fault.INCOMPLETE)
         if at < 0 or now - self._incomplete[1] < self._housekeeping_s:
             return ""
         receiver, after = self._receiver, self._store.commit_log.max_offset - at
@@ -329,6 +336,7 @@ class Slave:
         if not idle and after < _STUCK_BYTES:
             return ""
         self._incomplete = at, now
+        self.faults.begin(Fault.INCOMPLETE, f"the record at {at}, with {after} bytes after it")
         events.A_RECORD_OF_THE_SLAVE_STAYS_INCOMPLETE.log(_log, phy_offset=at, bytes=after)
         self.stops["damage"] += 1
         return ""

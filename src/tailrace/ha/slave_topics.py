@@ -21,6 +21,7 @@ from tailrace.errors import DispatchWaitsError, RemotingCommandError, RemotingEr
 from tailrace.formats import fastjson
 from tailrace.formats.names import LMQ_PREFIX
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.ha.faults import Fault
 from tailrace.ha.slave import Slave
 from tailrace.ha.slave_comparison import Run
 from tailrace.logs import get_logger
@@ -69,6 +70,7 @@ class SlaveTopics:
     def copied(self) -> None:
         """Note that the table of topics was copied: topics that were absent may be in it now."""
         self._absent.clear()
+        self._slave.faults.end(Fault.DISPATCH)
 
     # -- called by dispatch
 
@@ -115,6 +117,7 @@ class SlaveTopics:
             answer = await self._client.invoke(
                 self._slave.master_address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, timeout_ms=_TIMEOUT_MS)
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                self._slave.faults.end(Fault.DISPATCH)
                 if len(self._absent) >= ABSENT_MAX:
                     self._absent.clear()
                 self._absent.add(topic)
@@ -125,7 +128,9 @@ class SlaveTopics:
             # A copy of the whole table that came in the meantime is newer.
             await self._run(lambda: self._topics.change(
                 lambda draft: draft.put(topic, config) if draft.get(topic) is None else None))
+            self._slave.faults.end(Fault.DISPATCH)
         except (RemotingError, StoreError, OSError, ValueError, TypeError, AttributeError) as error:
+            self._slave.faults.begin(Fault.DISPATCH, f"topic {topic}: {error}")
             if self._said != topic:
                 self._said = topic
                 events.DISPATCH_WAITS_FOR_A_TOPIC_OF_THE_MASTER.log(_log, topic=topic, cause=error)

@@ -103,6 +103,8 @@ class FlushCommitLogService:
             until, next(self._number), now + self._config.sync_flush_timeout * 1_000_000, slave_ns, callback)
         verdict = self._verdict(put, now)
         if verdict is not None:
+            if verdict is not _PUT_OK:
+                self._count(verdict)
             callback(verdict)
             return
         with self._lock:  # without it the callback would wait forever if a sync fails between these two lines
@@ -126,6 +128,12 @@ class FlushCommitLogService:
         if not put.slave_ns:
             return PutMessageStatus.SLAVE_NOT_AVAILABLE
         return PutMessageStatus.FLUSH_SLAVE_TIMEOUT if put.slave_ns <= now else None
+
+    def _count(self, verdict: PutMessageStatus) -> None:
+        """Count a put that was answered before enough slaves had it."""
+        if verdict.name in self._replication.unreplicated:
+            with self._lock:
+                self._replication.unreplicated[verdict.name] += 1
 
     def step(self) -> bool:
         """Flush as the interval asks and answer the puts that wait. Return True if puts still wait."""
@@ -198,6 +206,7 @@ class FlushCommitLogService:
             more = bool(self._waiting)
         _call_all(done, _PUT_OK)
         for callback, status in late:
+            self._count(status)
             _call_all([callback], status)
         return more
 

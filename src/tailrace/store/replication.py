@@ -14,11 +14,15 @@ from collections.abc import Sequence
 from typing import Final, Protocol, final
 
 from tailrace.config import BrokerRole, FlushDiskType, StoreConfig
+from tailrace.model import PutMessageStatus
 
 __all__ = ["ALL", "LogSender", "Replication"]
 
 ALL: Final = (1 << 63) - 1
 """Position of a log of which nothing waits for a copy."""
+
+
+_UNREPLICATED: Final = (PutMessageStatus.FLUSH_SLAVE_TIMEOUT.name, PutMessageStatus.SLAVE_NOT_AVAILABLE.name)
 
 
 class LogSender(Protocol):
@@ -44,6 +48,8 @@ class Replication:
         """Number of copies that are in sync, this store included."""
         self.senders: list[LogSender] = []
         """Woken when bytes can be sent."""
+        self.unreplicated = dict.fromkeys(_UNREPLICATED, 0)
+        """Number of puts that were answered before enough slaves had them, by status."""
         self._have: list[int] = []
         """The position that this many slaves have: one slave, two, and so on."""
 

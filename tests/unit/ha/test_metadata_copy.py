@@ -11,6 +11,7 @@ import pytest
 from tailrace.config import BrokerConfig
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode
+from tailrace.ha.faults import Faults
 from tailrace.ha.metadata_copy import MetadataCopy, Tables, merged_offsets
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
@@ -105,7 +106,7 @@ def world():
 
     slave = SimpleNamespace(
         master_address="m:1", on_master=[], metadata_failures=0, note_master=lambda end: None, fits=True,
-        keep_master=keep_master)
+        keep_master=keep_master, faults=Faults())
 
     async def run(call):
         return call()

@@ -409,7 +409,8 @@ def full(store, broker, kit):
     broker.replicas.add(Replica("10.0.0.8:5", "10.0.0.8", SimpleNamespace(close=lambda: None), 0), 1)
     broker.replicas.closed["timeout"] = 1
     broker.slave = SimpleNamespace(
-        is_connected=True, lacking_bytes=4, received=5, stops={"disk": 1}, pulls_ahead=1, metadata_failures=2)
+        is_connected=True, lacking_bytes=4, received=5, connects=3, stops={"disk": 1}, pulls_ahead=1,
+        metadata_failures=2, faults=SimpleNamespace(lasting={"users": 1}))
     store.is_writeable = True
     store.earliest_message_time = lambda: 1
     store.stats = lambda: {

@@ -22,6 +22,7 @@ from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.remoting import RequestCode as Code
 from tailrace.ha.comparison import Compared, Verdict, compare
+from tailrace.ha.faults import Fault, Faults
 from tailrace.ha.log_gaps import log_gaps
 from tailrace.ha.members import GroupMembers, allowed_hosts
 from tailrace.ha.metadata_copy import MetadataCopy, Tables
@@ -69,7 +70,7 @@ class SlavePort:
         self._members = GroupMembers(
             config.broker_cluster_name, config.broker_name, allowed_hosts(store.config.ha_allowed_hosts),
             own=lambda: addresses.broker, local=name_servers.members, name_servers=name_servers.states,
-            outgoing=outgoing)
+            outgoing=outgoing, faults=replicas.faults)
         self._client: RemotingClient | None = None
         self._sender = HaSender(
             clock, store.inner, replicas, listeners.acceptor, self._members.connections_of, self._run, self._compare)
@@ -101,15 +102,18 @@ class SlavePort:
         self._addresses.ha = address_text(host or listeners.advertised, taken[1])
         events.HA_PORT_OPEN.log(
             _log, address=self._addresses.ha, role=store.broker_role.value, needed=store.replicas_needed)
-        await self._name_gaps()
-        if store.broker_role is BrokerRole.SYNC_MASTER and store.replicas_needed < 2:
-            events.ONE_REPLICA_IS_ENOUGH.log(_log, role=store.broker_role.value)
+        await self._name_faults()
 
-    async def _name_gaps(self) -> None:
-        """Say where slaves stop because of damage that a recovery has stepped over."""
+    async def _name_faults(self) -> None:
+        """Say whether sends wait for slaves, and where slaves stop at damage that a recovery has stepped over."""
+        config = self._store.config
+        if config.broker_role is BrokerRole.SYNC_MASTER and config.replicas_needed < 2:
+            self._replicas.faults.begin(Fault.ONE_REPLICA, "inSyncReplicas=1, sends are acknowledged without a slave")
+            events.ONE_REPLICA_IS_ENOUGH.log(_log, role=config.broker_role.value)
         try:
             gaps = await self._run(partial(log_gaps, self._store.inner))
         except OSError as error:
+            self._replicas.faults.begin(Fault.GAPS_UNKNOWN, error)
             events.GAPS_OF_THE_LOG_ARE_NOT_KNOWN.log(_log, cause=error)
             return
         self._replicas.gaps = gaps
@@ -152,7 +156,7 @@ _TIMEOUT_MS: Final = 3000
 
 async def take_offsets_of_slaves(
     store: MessageStore, groups: SubscriptionGroupManager, offsets: ConsumerOffsetManager, brokers: BrokerGroup,
-    outgoing: Callable[[], RemotingClient], name_servers: list[str],
+    outgoing: Callable[[], RemotingClient], name_servers: list[str], faults: Faults,
 ) -> None:
     """Take the larger offsets of the slaves that the name servers know. A slave that does not answer is reported."""
     client = outgoing()
@@ -161,6 +165,7 @@ async def take_offsets_of_slaves(
             try:
                 taken = _take(store, groups, offsets, await _offsets_of(client, address))
             except (RemotingError, StoreError, OSError, ValueError, TypeError, AttributeError) as error:
+                faults.begin(Fault.OFFSETS_UNKNOWN, f"{address} did not answer at the start: {error}")
                 events.OFFSETS_OF_A_SLAVE_ARE_NOT_KNOWN.log(_log, address=address, cause=error)
                 continue
             if taken:
