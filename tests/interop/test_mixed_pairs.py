@@ -4,147 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import subprocess
-import sys
 import time
-from collections import Counter
 
 import pytest
-from java_peer import SIZES, ask, free_port, java_name_server, log_of, properties, start_java_broker
+from java_peer import ask, log_of
+from mixed_pairs import (
+    MASTER,
+    SLAVE,
+    TOPIC,
+    Java,
+    Ours,
+    bodies,
+    created,
+    follows,
+    mixed_pair,
+    status,
+    topics,
+)
 from patience import until
 from tcp_link import FROM_TARGET, TO_TARGET, Link
 
 from tailrace import Message, Producer, PullConsumer
 from tailrace.errors import RemotingError
-from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration, pytest.mark.long]
-
-TOPIC = "replicated"
-BOTH = {
-    **SIZES, "brokerName": "broker-a", "brokerClusterName": "DefaultCluster", "brokerIP1": "127.0.0.1",
-    "brokerIP2": "127.0.0.1", "timerWheelEnable": "true", "autoCreateTopicEnable": "true", "slaveReadEnable": "true",
-    "registerNameServerPeriod": 10_000, "haSendHeartbeatInterval": 500, "haHousekeepingInterval": 3000}
-MASTER = {"brokerRole": "ASYNC_MASTER", "brokerId": 0}
-SLAVE = {"brokerRole": "SLAVE", "brokerId": 1}
-
-
-class Ours:
-    """A broker of ours on one directory, in one role after the other."""
-
-    def __init__(self, root, namesrv, **settings):
-        self.root, self.address = root, f"127.0.0.1:{free_port()}"
-        self.settings = {**BOTH, "namesrvAddr": namesrv, "haAllowedHosts": "127.0.0.1", **settings}
-        self._broker = TailraceBroker(
-            root, "--listen", self.address, "--namesrv-listen", "none", settings=self.settings)
-        self.conf = root.with_name(f"{root.name}.properties")
-
-    def start(self):
-        self._broker.start()
-        return self
-
-    def set(self, **settings):
-        self.settings |= settings
-        properties(self.conf, self.settings)
-
-    def kill(self):
-        self._broker.kill()
-
-    stop = kill
-
-    def said(self):
-        return self._broker.log
-
-    def command(self, *arguments):
-        done = subprocess.run(
-            [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True, timeout=120,
-            check=False)
-        assert done.returncode == 0, done.stderr
-
-
-class Java:
-    """A broker of RocketMQ on one directory, in one role after the other."""
-
-    def __init__(self, reference, root, namesrv, **settings):
-        root.parent.mkdir(exist_ok=True)
-        self._reference, self.root = reference, root
-        self.settings = {**BOTH, "namesrvAddr": namesrv, **settings}
-        self._peer = None
-
-    def start(self):
-        self._peer = start_java_broker(self._reference, self.root, self.settings)
-        self.address = self._peer.address
-        return self
-
-    def set(self, **settings):
-        self.settings |= settings
-
-    def kill(self):
-        peer, self._peer = self._peer, None
-        if peer is not None:
-            peer.end(signal.SIGKILL)
-
-    def stop(self):
-        peer, self._peer = self._peer, None
-        if peer is not None:
-            peer.end()
-
-    def follow(self, master, ha_address):
-        """Tell a slave where its master is."""
-        assert ask(self.address, 906, {
-            "masterHaAddress": ha_address, "masterFlushOffset": "0", "masterAddress": master}).code == 0
-
-
-def status(address):
-    return json.loads(ask(address, 907).body)
-
-
-def follows(master):
-    """Whether a slave has everything that its master has, and has said so."""
-    with contextlib.suppress(RemotingError):
-        found = status(master.address)
-        return [one["slaveAckOffset"] for one in found["haConnectionInfo"]] == [found["masterCommitLogMaxOffset"]]
-    return False
-
-
-def created(namesrv):
-    with contextlib.suppress(RemotingError), Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
-        producer.create_topic(TOPIC, queues=1)
-        return ask(namesrv, 105, {"topic": TOPIC}).code == 0
-    return False
-
-
-def topics(address):
-    """The names of the topics of a broker."""
-    return set(json.loads(ask(address, 21).body)["topicConfigTable"])
-
-
-def bodies(namesrv):
-    """How often each message of the topic can be read."""
-    with contextlib.suppress(RemotingError), PullConsumer(namesrv=namesrv, timeout_ms=10_000) as reader:
-        return Counter(one.body for one in reader.messages(TOPIC, start="first", follow=False))
-    return Counter()
 
 
 @pytest.fixture
 def pair(request, reference, tmp_path):
-    """A name server of RocketMQ, a master and a slave of the kinds that are asked for; the slave does not run."""
-    kinds = {"ours": Ours, "java": lambda *arguments, **settings: Java(reference, *arguments, **settings)}
-    (tmp_path / "master").mkdir()
-    (tmp_path / "slave").mkdir()
-    with java_name_server(reference, tmp_path) as namesrv:
-        made = []
-        try:
-            for kind, name, settings in zip(
-                request.param.split("/"), ("master", "slave"), (MASTER, SLAVE), strict=True):
-                made.append(kinds[kind](tmp_path / name / "store", namesrv, **settings))
-            yield namesrv, *made
-        finally:
-            for one in made:
-                if isinstance(one, Ours):
-                    print(one.said()[-3000:])
-                one.kill()
+    with mixed_pair(reference, tmp_path, request.param) as made:
+        yield made
 
 
 mixed = pytest.mark.parametrize("pair", ["ours/java", "java/ours"], indirect=True)
@@ -202,7 +91,7 @@ def test_after_a_promotion_no_message_is_lost_and_the_old_master_follows(pair):
 def test_a_silent_link_ends_acknowledgements_and_nothing_else(pair, silent):
     """I1, I2: the HA port alone, in one direction or both; then the link is well again."""
     namesrv, master, slave = pair
-    master.set(brokerRole="SYNC_MASTER", inSyncReplicas=2, slaveTimeout=500)
+    master.set(brokerRole="SYNC_MASTER", inSyncReplicas=2, slaveTimeout=500, haAllowedHosts="127.0.0.1")
     master.start()
     until(lambda: created(namesrv))
     ha = "127.0.0.1", int(master.address.rpartition(":")[2]) + 1
