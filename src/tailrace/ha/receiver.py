@@ -24,6 +24,8 @@ CONNECT_S: Final = 5.0
 _BUFFER: Final = 1 << 20
 _FAR_BEHIND: Final = 64 << 20
 """Bytes of the log without queue units above which no more bytes are read from the master for a moment."""
+_UNSENT_MAX: Final = 64 << 10
+"""Bytes of reports that a master may leave unread besides those in the buffers of the system."""
 _PAUSE_S: Final = 0.02
 
 
@@ -168,6 +170,9 @@ class HaReceiver(asyncio.BufferedProtocol):
 
     def _report(self, position: int) -> None:
         if self._transport is not None and not self._transport.is_closing():
+            if self._transport.get_write_buffer_size() > _UNSENT_MAX:
+                self._end(ConnectionAbortedError("the master does not read the reports of this slave"))
+                return
             self.reported, self.last_write_s = position, self._loop.time()
             self._transport.write(encode_report(position))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import struct
+import tracemalloc
+from types import SimpleNamespace
 
 import pytest
 
@@ -73,7 +75,7 @@ def test_a_frame_that_no_master_sends_is_refused_before_its_bytes(header, said):
         reader.feed(memoryview(bytearray(header + bytes(50))))
 
 
-async def served(answer, store, begin=0, **more):
+async def served(answer, store, begin=0, file_size=SEGMENT, **more):
     """Run a receiver at a scripted master. Return the reports, and the error that ended the receiver."""
     reports = []
 
@@ -89,7 +91,7 @@ async def served(answer, store, begin=0, **more):
             writer.close()
 
     server = await asyncio.start_server(master, "127.0.0.1", 0)
-    receiver = HaReceiver(store.inner, begin, SEGMENT, **{"heartbeat_s": 5, "housekeeping_s": 5, **more})
+    receiver = HaReceiver(store.inner, begin, file_size, **{"heartbeat_s": 5, "housekeeping_s": 5, **more})
     try:
         async with asyncio.timeout(20):
             await receiver.run(*server.sockets[0].getsockname())
@@ -150,6 +152,70 @@ def test_a_slave_leaves_a_master_that_sends_another_position(log):
         reports, error = asyncio.run(served(answer, store))
         assert "ends at" in str(error)
         assert store.max_phy_offset == 500
+
+
+def test_a_connection_takes_less_than_8_mib_whatever_the_master_sends():
+    """Its bodies go to the log, and the log is no memory of the connection; frames of a byte cost no more."""
+    count, piece = 5_000, bytes(BODY_MAX // 4)
+    assert len(piece) * 4 == BODY_MAX
+
+    async def answer(reports, writer):
+        tracemalloc.start()
+        for at in range(count):
+            writer.write(encode_frame_header(at, 1) + b"x" + encode_frame_header(at + 1, 0))
+            if at % 500 == 0:
+                await writer.drain()
+                await asyncio.sleep(0)
+        for at in range(count, count + 3 * BODY_MAX, BODY_MAX):
+            writer.write(encode_frame_header(at, BODY_MAX))
+            for _ in range(0, BODY_MAX, len(piece)):
+                writer.write(piece)
+                await writer.drain()
+        writer.write(struct.pack(">qi", count + 3 * BODY_MAX, (1 << 31) - 1) + piece)
+
+    taken = 0
+
+    class Log:
+        def append_raw(self, at, data):
+            nonlocal taken
+            assert at == taken
+            taken += len(data)
+            return taken
+
+        def acknowledged_until(self):
+            return taken
+
+        def when_durable(self, *_):
+            pass
+
+        def behind_bytes(self):
+            return 0
+
+    try:
+        _, error = asyncio.run(served(answer, SimpleNamespace(inner=Log()), file_size=1 << 30))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken == count + 3 * BODY_MAX
+    assert "0 to" in str(error)
+    assert peak < 8 << 20
+
+
+def test_a_slave_leaves_a_master_that_reads_no_reports():
+    """Or the reports that wait would be kept for ever."""
+    async def test():
+        receiver = HaReceiver(SimpleNamespace(append_raw=None), 0, SEGMENT, heartbeat_s=5, housekeeping_s=5)
+        written = bytearray()
+        receiver._transport = SimpleNamespace(
+            is_closing=lambda: False, write=written.extend, get_write_buffer_size=lambda: len(written))
+        for position in range(1 << 20):
+            receiver._report(position)
+            if receiver._ended.done():
+                break
+        assert len(written) <= (64 << 10) + 8
+        assert "does not read" in str(receiver._ended.result())
+
+    asyncio.run(test())
 
 
 @pytest.mark.parametrize(("raised", "kind"), [

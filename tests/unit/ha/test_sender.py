@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import itertools
 import ssl
+import tracemalloc
 
 import pytest
 from certificates import Ca
 from ha_world import FILE, master, running
+from patience import until_async
 
 from tailrace import FlushDiskType
 from tailrace.config import BrokerRole
 from tailrace.formats.ha import BODY_MAX
 from tailrace.ha import sender
+from tailrace.ha.comparison import Compared, Verdict
 from tailrace.ha.replicas import Replica
 from tailrace.remoting.acceptor import ENFORCING, Acceptor
 from tailrace.remoting.limits import ServerLimits
@@ -224,6 +227,49 @@ async def test_a_slave_that_does_not_read_takes_little_memory(tmp_path):
         assert next(iter(one.replicas)).next < end
         slave.writer.transport.resume_reading()
         assert await slave.read(end, seconds=30) == one.log()
+
+
+@running
+@pytest.mark.parametrize(("when", "blocks", "most"), [
+    ("before it is admitted", 24, 8 << 20), ("while logs are compared", 1, 400_000), ("later", 1, 400_000)])
+async def test_a_slave_that_floods_its_master_with_reports_takes_little_memory(tmp_path, when, blocks, most):
+    waits, report = asyncio.Event(), (100).to_bytes(8, "big")
+
+    async def compare(_host, _until):
+        await waits.wait()
+        return Compared(Verdict.SAME, -1, "")
+
+    async with master(tmp_path, compare=compare if when == "while logs are compared" else None) as one:
+        one.put()
+        admitted = asyncio.Event()
+        if when != "before it is admitted":
+            admitted.set()
+        may_connect = one.sender._may_connect
+
+        async def later(host):
+            await admitted.wait()
+            return await may_connect(host)
+
+        one.sender._may_connect = later
+        slave = await one.slave()
+        tracemalloc.start()
+        try:
+            for _ in range(blocks):
+                slave.writer.write(report * (1 << 16))
+                await slave.writer.drain()
+            await until_async(lambda: one.sender._open, 10)
+            (connection,) = one.sender._open
+            wanted = {"while logs are compared": lambda: len(connection.held or []) == 2,
+                      "later": lambda: connection.replica.acknowledged == 100}.get(when, lambda: connection.early)
+            await until_async(wanted, 10)
+            assert len(connection.early) <= 256 << 10
+            assert len(connection.held or []) <= 2
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < most + len(report) * (1 << 16)  # what the test itself sends
+        admitted.set()
+        waits.set()
 
 
 @running
