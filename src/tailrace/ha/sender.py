@@ -392,7 +392,7 @@ class HaSender:
     # -- time
 
     def tick(self) -> None:
-        """Send heartbeats, close silent connections, and answer puts that have waited too long."""
+        """Send heartbeats and what woke nobody, close silent connections, and answer puts that have waited too long."""
         now, config = self.now_ns(), self._config
         for connection in list(self._open):
             replica = connection.replica
@@ -403,6 +403,5 @@ class HaSender:
             ):
                 connection.transport.write(encode_frame_header(replica.next, 0))
                 replica.count(FRAME_HEADER.size, now)
-            if config.ha_flow_control_enable:
-                self.pump(connection)
+            self.pump(connection)  # with a limit, and after a put that has ended a file and found no room for the next
         self.replicas.tick()

@@ -301,7 +301,7 @@ class Slave:
             raise ReplicationError(
                 "gap", f"dispatch stopped at {at}, and the log of the master has a gap there as well: it has lost its "
                 f"power or is damaged; {SEAL}", at)
-        raise ReplicationError("damage", flags.reason)
+        raise ReplicationError("damage", flags.reason, at)
 
     async def _is_gap_of_master(self, at: int) -> bool:
         """Return whether the master has the record before a position, and no record at the position."""

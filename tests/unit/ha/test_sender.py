@@ -79,6 +79,19 @@ async def test_a_put_is_sent_without_delay_also_from_another_thread(tmp_path):
 
 
 @running
+async def test_bytes_that_woke_nobody_are_sent_with_the_next_tick(tmp_path, monkeypatch):
+    """A put that finds no room for the next file has ended its file, and returns an error."""
+    async with master(tmp_path) as one:
+        end = one.put()
+        slave = await one.slave()
+        slave.report(end)
+        await slave.read(one.put())
+        monkeypatch.setattr(sender.HaSender, "wake", lambda _: None)
+        until = one.put()
+        assert await slave.read(until) == one.log(end)
+
+
+@running
 async def test_under_sync_flush_only_synced_bytes_are_sent(tmp_path):
     async with master(tmp_path, services=False, flush_disk_type=FlushDiskType.SYNC_FLUSH) as one:
         end = one.put()

@@ -159,12 +159,18 @@ def test_a_store_that_takes_no_bytes_ends_the_connection_with_the_reason(bit, ki
     slave, store = made()
     store.flags = RunningFlags()
     store.flags.set(bit, "why it takes none")
+    store.reput.bad_record_at = 40 if kind == "damage" else -1
+
+    async def is_gap(_):
+        return False
+
+    slave._is_gap_of_master = is_gap
 
     async def test():
         assert slave._check_dispatch() == "why it takes none"
         with pytest.raises(ReplicationError, match="why it takes none") as stopped:
             await slave._check_log()
-        assert stopped.value.kind == kind
+        assert (stopped.value.kind, stopped.value.phy_offset) == (kind, 40 if kind == "damage" else -1)
 
     asyncio.run(test())
 
