@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -34,6 +34,7 @@ from tailrace.spark.archive.layout import (
     part_path,
     write_options,
 )
+from tailrace.spark.archive.origin import Origin
 from tailrace.spark.archive.parquet_file import Readable, in_archive
 from tailrace.spark.archive.pieces import pieces_of, read_into
 from tailrace.spark.archive.queue_units import named_in, units_between
@@ -167,7 +168,7 @@ class _Writer:
         self._day = 0
         self._scratch, self._read = Scratch(), Scratch()
         self._sha = hashlib.sha256()
-        self._crc = 0
+        self._crc = self._crc_of_piece = 0
         self._head = isal_zlib.crc32(head)
         self._records = self._messages = self._raw = 0
         self._times: dict[int, tuple[int, int]] = {}
@@ -181,15 +182,24 @@ class _Writer:
         """Write a piece. Another thread computes checksums in the meantime, so one segment uses two cores."""
         wait = in_background(lambda: self._add_to_checksums(piece.data))
         try:
-            self._write_rows(piece)
+            self._write_rows(piece, wait)
         finally:
             wait()
 
     def _add_to_checksums(self, data: memoryview) -> None:
         self._sha.update(data)
         self._crc = isal_zlib.crc32(data, self._crc)
+        self._crc_of_piece = isal_zlib.crc32(data)
 
-    def _write_rows(self, piece: Piece) -> None:
+    def _origin(self, piece: Piece) -> Origin:
+        """Return the note of the files of a piece, whose checksums are there."""
+        task, end = self._task, piece.base + len(piece.data)
+        is_last = end == task.segment + task.size
+        return Origin(
+            task.segment, task.size, piece.base, end, self._crc_of_piece, self._sha.hexdigest() if is_last else "",
+            tuple((one.topic, one.queue_id) for one in task.wanted if one.is_batch) if is_last else ())
+
+    def _write_rows(self, piece: Piece, wait: Callable[[], None]) -> None:
         task = self._task
         messages = self._filter.mask(piece.rows)
         self._count(piece, messages)
@@ -205,7 +215,7 @@ class _Writer:
         with ExitStack() as files:
             made = [
                 self._write(
-                    files, piece, order[low:high], messages, int(of_rows[low]), raw=high > len(order))
+                    files, piece, order[low:high], messages, int(of_rows[low]), wait, raw=high > len(order))
                 for low, high in itertools.pairwise(bounds)
             ]
             if task.verify:
@@ -230,9 +240,9 @@ class _Writer:
 
     def _write(
         self, files: ExitStack, piece: Piece, order: Rows, messages: np.ndarray[tuple[int], np.dtype[np.bool_]],
-        day: int, *, raw: bool,
+        day: int, wait: Callable[[], None], *, raw: bool,
     ) -> Readable:
-        """Write a file, which stays open in ``files``."""
+        """Write a file, which stays open in ``files``. ``wait`` returns when the checksums of the piece are there."""
         number = len(self.files)
         segment, within = self._task.segment, self._task.within
         path = part_path(
@@ -252,6 +262,8 @@ class _Writer:
             if raw:
                 writer.write_table(raw_table_of(piece))
                 sink.end_part()
+            wait()
+            writer.add_key_value_metadata(self._origin(piece).note)
         sha256 = sink.finish()
         self.files.append(ArchivedFile(
             path, sink.size, sha256,

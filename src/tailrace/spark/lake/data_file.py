@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 
 import pyarrow as pa
@@ -34,6 +35,10 @@ class DataFile:
     def write(self, table: pa.Table) -> None:
         """Write a row group."""
         self._writer.write_table(table, row_group_size=max(len(table), 1))
+
+    def note(self, metadata: Mapping[bytes, bytes]) -> None:
+        """Add to the metadata of the footer."""
+        self._writer.add_key_value_metadata(metadata)
 
     def finish(self, ids: Ids, table: str, day: int | None) -> WrittenFile:
         """Write the footer, make file and name durable, and return the file as the table needs it."""

@@ -23,6 +23,7 @@ from tailrace.formats import names as N
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.node.topic_config import SYSTEM_TOPICS
 from tailrace.spark.archive.layout import ROW_GROUP, write_options
+from tailrace.spark.archive.origin import origin_in
 from tailrace.spark.archive.parquet_file import groups_with_topic, in_archive, opened
 from tailrace.spark.buffers import Scratch
 from tailrace.spark.lake.bodies.rows import TopicSchema, typed_rows
@@ -178,6 +179,8 @@ def _copied(
         file = DataFile(files_of(target.server, file_system), path, schema, write_options(most), stack)
         for number in groups:
             file.write(archived.read_row_group(number).cast(schema))
+        if (origin := origin_in(archived.metadata, path)) is not None:
+            file.note(origin.note)
         return file.finish(target.ids, "raw", None)
 
 
