@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -424,10 +424,17 @@ def _follow(
 
 
 def restore(
-    source: Annotated[str, typer.Argument(metavar="ARCHIVE", help="An archive.")],
+    source: Annotated[str, typer.Argument(
+        metavar="ARCHIVE", help="An archive. With --table and --catalog it may be gone.")],
     store: Annotated[Path, typer.Argument(metavar="STORE", help="The directory to create.")],
     first: Annotated[int, typer.Option("--from", min=0, help="Position of the first segment.")] = 0,
     until: Annotated[int, typer.Option(min=0, help="Position after the last segment; 0: up to the last one.")] = 0,
+    table: Annotated[
+        str, typer.Option("--table", metavar="NAMESPACE", help="Read the table raw_BROKER, not manifests.")] = "",
+    catalog: Annotated[str, typer.Option("--catalog", metavar="NAME", help="As for archive.")] = (
+        "tailrace"),
+    broker: Annotated[
+        str, typer.Option("--broker", metavar="NAME", help="With --table: which broker's.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Write archived CommitLog files back.
@@ -439,8 +446,20 @@ def restore(
     """
     if store.exists() and any(store.iterdir()):
         raise usage(f"{store} is not empty")
-    with errors():
+    if not table and (broker or catalog != "tailrace"):
+        raise usage("--catalog and --broker need --table")
+    with errors(), ExitStack() as stack:
         from tailrace.spark.archive.restore import restore_segments  # noqa: PLC0415 - PyArrow
-        from tailrace.store.archive_store import archive_at  # noqa: PLC0415
+        from tailrace.store.archive_store import absolute_location, archive_at  # noqa: PLC0415
 
-        show(restore_segments(archive_at(source), str(store), first, until or 1 << 63), as_json=as_json)
+        end = until or 1 << 63
+        if table:
+            from tailrace.spark.lake.catalogue import Namespace  # noqa: PLC0415 - PyIceberg
+            from tailrace.spark.lake.restore import raw_table, restore_table  # noqa: PLC0415
+
+            there = stack.enter_context(
+                Namespace(absolute_location(source), table, OsFileSystem(), catalogue=catalog, kind="raw"))
+            segments = restore_table(raw_table(there, broker), str(store), first, end)
+        else:
+            segments = restore_segments(archive_at(source), str(store), first, end)
+        show(segments, as_json=as_json)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import Any, Final
+from typing import Any, Final, final
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats import filenames
 from tailrace.spark.archive.verification import restored
-from tailrace.store.archive_manifest import Manifest, broken_link, list_manifests, read_manifest
+from tailrace.store.archive_manifest import broken_link, list_manifests, read_manifest
 from tailrace.store.archive_store import ArchiveStore
 
-__all__ = ["restore_segments"]
+__all__ = ["RestoredLog", "restore_segments"]
 
 _NAME_MAX: Final = 255
 
@@ -45,37 +45,49 @@ def restore_segments(
     if broken is not None and first <= broken.segment < until:
         raise StoreError(
             f"{archive.location}: {broken}; restore it from a copy, or begin with --from {chosen[0]}")
-    batch_queues = _batch_queues([manifest for _, manifest in found if manifest is not None])
-    directory = f"{store}/{filenames.COMMITLOG}"
-    for path in (directory, *(f"{store}/{filenames.BATCHCONSUMEQUEUE}/{name}" for name in batch_queues)):
-        file_system.makedirs(path)
+    queues = {(one.topic, one.queue_id): one.is_batch for _, manifest in found if manifest for one in manifest.queues}
+    log = RestoredLog(store, file_system)
+    log.make_batch_queues(key for key, is_batch in queues.items() if is_batch)  # a topic counts with its last type
     for segment, manifest in found:
         assert manifest is not None
+        name = log.write(segment, restored(archive, manifest))
+        yield {"file": name, "bytes": manifest.size, "sha256": manifest.sha256, "records": manifest.records,
+               "compared": "sha256"}
+
+
+@final
+class RestoredLog:
+    """The files of a log that are written again."""
+
+    def __init__(self, store: str, file_system: FileSystem) -> None:
+        self._store, self._file_system = store, file_system
+        self._directory = f"{store}/{filenames.COMMITLOG}"
+
+    def write(self, segment: int, parts: Iterable[bytes | memoryview]) -> str:
+        """Write a segment and return the name of its file, which it gets when ``parts`` end without an error."""
         name = filenames.offset_to_file_name(segment)
-        made = f"{directory}/.{name}.new"
-        with closing(file_system.open(made, writable=True, create=True)) as file:
+        made = f"{self._directory}/.{name}.new"
+        self._file_system.makedirs(self._directory)
+        with closing(self._file_system.open(made, writable=True, create=True)) as file:
             file.truncate(0)  # an earlier restore may have left a longer one
             at = 0
-            for part in restored(archive, manifest):
+            for part in parts:
                 file.pwrite(part, at)
                 at += len(part)
             file.sync_data()
-        file_system.rename(made, f"{directory}/{name}")
-        file_system.sync_dir(directory)
-        yield {"file": name, "bytes": manifest.size, "sha256": manifest.sha256,
-               "records": manifest.records}
+        self._file_system.rename(made, f"{self._directory}/{name}")
+        self._file_system.sync_dir(self._directory)
+        return name
 
+    def make_batch_queues(self, queues: Iterable[tuple[str, int]]) -> None:
+        """Make the directories of batch queues, each TOPIC/QUEUE.
 
-def _batch_queues(manifests: Sequence[Manifest]) -> list[str]:
-    """Return TOPIC/QUEUE of each batch queue. A topic counts with its last type.
-
-    Raises CorruptionError for a name that cannot be a directory of the store.
-    """
-    queues = {(one.topic, one.queue_id): one.is_batch for manifest in manifests for one in manifest.queues}
-    found = []
-    for topic, queue_id in sorted(key for key, is_batch in queues.items() if is_batch):
-        if topic in {"", ".", ".."} or {"/", "\0"} & set(topic) or len(topic.encode()) > _NAME_MAX or queue_id < 0:
-            raise CorruptionError(f"a manifest of the archive has a queue {queue_id} of {topic[:40]!r}, which is not "
-                                  "the name of a topic")
-        found.append(f"{topic}/{queue_id}")
-    return found
+        Raises CorruptionError for a name that cannot be a directory of the store, and then makes none.
+        """
+        wanted = sorted(queues)
+        for topic, queue_id in wanted:
+            if topic in {"", ".", ".."} or {"/", "\0"} & set(topic) or len(topic.encode()) > _NAME_MAX or queue_id < 0:
+                raise CorruptionError(f"the archive has a queue {queue_id} of {topic[:40]!r}, which is not the name of "
+                                      "a topic")
+        for topic, queue_id in wanted:
+            self._file_system.makedirs(f"{self._store}/{filenames.BATCHCONSUMEQUEUE}/{topic}/{queue_id}")

@@ -449,12 +449,14 @@ class Lake:
 class Namespace:
     """The tables of all brokers in a namespace, for jobs that need no archive. No table is created.
 
-    Raises ConfigError for a catalogue that is not known, StoreError if the namespace has no table ``messages``.
+    Raises ConfigError for a catalogue that is not known, StoreError if the namespace has no table of ``kind``.
     """
 
     def __init__(
-        self, archive: str, namespace: str, file_system: FileSystem, *, catalogue: str = DEFAULT_CATALOGUE
+        self, archive: str, namespace: str, file_system: FileSystem, *, catalogue: str = DEFAULT_CATALOGUE,
+        kind: str = "messages",
     ) -> None:
+        self.namespace = namespace
         if catalogue == DEFAULT_CATALOGUE and not Config().get_catalog_config(catalogue) and not (
                 is_remote(archive) or file_system.exists(f"{archive}/{TABLES}/{_CATALOGUE_FILE}")):
             raise StoreError(f"{archive} has no tables: run tailrace pipeline archive with --table first")
@@ -464,12 +466,13 @@ class Namespace:
                 self._catalogue.namespace_exists(namespace)) else []
             found = [self._catalogue.load_table(f"{namespace}.{name}") for name in names]
         self.tables = [
-            LakeTable(table, kind, "") for name, table in zip(names, found, strict=True)
-            if (kind := _kind(name, table))]
+            LakeTable(table, known, "") for name, table in zip(names, found, strict=True)
+            if (known := _kind(name, table))]
         """The tables that ``pipeline archive`` has made, by name."""
-        if not any(one.kind == "messages" for one in self.tables):
+        if not any(one.kind == kind for one in self.tables):
             self.close()
-            raise StoreError(f"the catalogue {catalogue} has no table {namespace}.messages")
+            name = "raw_BROKER" if kind == "raw" else kind
+            raise StoreError(f"the catalogue {catalogue} has no table {namespace}.{name}")
 
     def __enter__(self) -> Self:
         return self

@@ -21,7 +21,7 @@ from tailrace.spark.buffers import Scratch
 from tailrace.spark.lake.schemas import BROKER, MESSAGES_SCHEMA, SOURCE_NAMES, STORE_TIME
 from tailrace.spark.source.archived_batches import records_of
 
-__all__ = ["NEEDED", "NEEDED_OF_BATCHES", "days_of", "has_inner_batch", "messages_in"]
+__all__ = ["NEEDED", "NEEDED_OF_BATCHES", "days_of", "has_inner_batch", "inner_batches", "messages_in"]
 
 _SOURCE: Final = tuple(SOURCE_NAMES.values())
 _SCHEMA: Final = arrow_schema(_SOURCE)
@@ -57,7 +57,7 @@ def messages_in(
         table = table.filter(keep)
     if not table.num_rows:
         return
-    inner = _inner(table)
+    inner = inner_batches(table)
     if inner.any():
         for _, data, rows in records_of(table.filter(pa.array(inner)), scratch):
             made = Columns(data, Fields.of(message_rows(data, rows), _SOURCE), "", "stored")
@@ -67,13 +67,14 @@ def messages_in(
         yield from _shown(table, broker)
 
 
-def _inner(table: pa.Table) -> Any:
+def inner_batches(table: pa.Table) -> Any:
+    """Return for each row of the archive whether it is a record with several messages."""
     return table["sysFlag"].fill_null(0).to_numpy() & INNER_BATCH_BITS == INNER_BATCH_BITS
 
 
 def has_inner_batch(table: pa.Table) -> bool:
     """Return True if a row of the archive is a record with several messages."""
-    return bool(_inner(table).any())
+    return bool(inner_batches(table).any())
 
 
 def _shown(table: pa.Table, broker: str) -> Iterator[pa.Table]:
