@@ -1,9 +1,9 @@
 """A small server of Iceberg's REST protocol for tests, ours, over PyIceberg's SQLite catalogue.
 
-It has what the jobs on tables ask for: configuration, namespaces, tables, commits. ``token`` is the bearer token that a
-request needs, "" for none; ``answers`` are statuses that the next commits get instead of their own answers, and
-``after`` says that such a commit is made all the same. ``overrides`` is part of the configuration, ``config`` of each
-table's.
+It has what the jobs on tables ask for: configuration, namespaces, tables, commits. ``token`` is the bearer token that
+a request needs, "" for none; ``answers`` are statuses that the next commits get instead of their own answers, and
+``after`` says that such a commit is made all the same; to a commit with the answer ``SILENT`` nothing is answered.
+``overrides`` is part of the configuration, ``config`` of each table's.
 """
 
 import json
@@ -24,13 +24,16 @@ _STATUS = {
     exceptions.CommitFailedException: 409}
 
 
+SILENT = -1
+
+
 class RestCatalogue:
     def __init__(self, directory, warehouse, **options):
         self.catalogue = SqlCatalog("served", **{
             "uri": f"sqlite:///{directory}/served.db", "warehouse": warehouse, "py-io-impl": TABLE_IO, **options})
         self.token, self.answers, self.after, self.asked = "", [], False, []
         self.overrides, self.config = {}, {}
-        self.lock = threading.Lock()
+        self.lock, self.closed = threading.Lock(), threading.Event()
         owner = self
 
         class Handler(_Handler):
@@ -43,6 +46,7 @@ class RestCatalogue:
         self._thread.start()
 
     def close(self):
+        self.closed.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -52,6 +56,7 @@ class RestCatalogue:
 class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     world: RestCatalogue
+    is_silent = False
 
     def log_message(self, *_):
         pass
@@ -81,6 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._route(parts, body)
             except tuple(_STATUS) as error:
                 self._error(_STATUS[type(error)], type(error).__name__, str(error))
+        if self.is_silent:
+            world.closed.wait(60)
 
     do_GET = do_HEAD = do_POST = _serve
 
@@ -120,7 +127,9 @@ class _Handler(BaseHTTPRequestHandler):
         status = self.world.answers.pop(0) if self.world.answers else 0
         if not status or self.world.after:
             table.catalog.commit_table(table, asked.requirements, asked.updates)
-        if status:
+        if status == SILENT:
+            self.is_silent = True
+        elif status:
             self._error(status, "OfTheTest", f"the answer {status} of the test")
         else:
             self._table(table.refresh())

@@ -76,6 +76,7 @@ from tailrace.spark.lake.places import (
     path_of,
     server_of,
 )
+from tailrace.spark.lake.rest_catalogue import TimedRestCatalog, is_rest
 from tailrace.spark.lake.table_io import TABLE_IO, TableIO
 
 __all__ = [
@@ -505,8 +506,9 @@ def _opened(name: str, archive: str, file_system: FileSystem) -> Catalog:
         if known.get("py-io-impl", TABLE_IO) != TABLE_IO:
             raise ConfigError(
                 f"the catalogue {name} sets py-io-impl, which is not supported: Tailrace writes files itself")
-        return load_catalog(name, **{
-            **({} if known.keys() & SERVER_OPTIONS else _server_options(archive)), **known, "py-io-impl": TABLE_IO})
+        options = {
+            **({} if known.keys() & SERVER_OPTIONS else _server_options(archive)), **known, "py-io-impl": TABLE_IO}
+        return TimedRestCatalog(name, **options) if is_rest(name, options) else load_catalog(name, **options)
     if name != DEFAULT_CATALOGUE:
         raise ConfigError(
             f"PyIceberg's configuration has no catalogue {name}: set it in ~/.pyiceberg.yaml or by the variables "

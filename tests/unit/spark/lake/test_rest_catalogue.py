@@ -1,6 +1,7 @@
 """A catalogue of Iceberg's REST protocol: conflicts, refusals and outages are one error each, no row comes twice."""
 
 import os
+import socket
 
 import pytest
 
@@ -12,8 +13,9 @@ pytest.importorskip("pyiceberg")
 from iceberg_rest_server import iceberg_rest_server
 from lake_tables import add, archive, assert_whole, fill, lake, rows_of
 from pyiceberg.catalog.rest import RestCatalog
-from rest_catalogue import RestCatalogue
+from rest_catalogue import SILENT, RestCatalogue
 
+from tailrace.spark.lake import rest_catalogue
 from tailrace.store.archive_store import PosixArchive
 from tailrace.store.archive_tables import attached
 
@@ -86,6 +88,31 @@ def test_a_catalogue_that_is_down_is_named(rest, places, monkeypatch):
     with pytest.raises(StoreError, match=r"the catalogue rest: ConnectionError: .*127.0.0.1") as caught:
         lake(places[1], catalogue="rest")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("token", [False, True])
+def test_a_catalogue_that_is_silent_is_named_within_the_time(rest, places, monkeypatch, token):
+    monkeypatch.setattr(rest_catalogue, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        monkeypatch.setenv("PYICEBERG_CATALOG__REST__URI", f"http://127.0.0.1:{port}")
+        if token:  # it is asked for before the first request
+            monkeypatch.setenv("PYICEBERG_CATALOG__REST__CREDENTIAL", "id:secret")
+            monkeypatch.setenv("PYICEBERG_CATALOG__REST__OAUTH2_SERVER_URI", f"http://127.0.0.1:{port}/token")
+        with pytest.raises(StoreError, match=rf"the catalogue rest: ReadTimeout: .*127.0.0.1.*{port}") as caught:
+            lake(places[1], catalogue="rest")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_commit_that_is_not_answered_is_one_error_and_made_once(rest, places, monkeypatch, after):
+    monkeypatch.setattr(rest_catalogue, "ANSWER_S", 1)
+    rest.answers, rest.after = [SILENT], after
+    with pytest.raises(StoreError, match=r"the commit to the table tailrace.raw_broker_a: ReadTimeout: .*127.0.0.1"):
+        add(*places, catalogue="rest")
+    monkeypatch.setattr(rest_catalogue, "ANSWER_S", 60)
+    add(*places, catalogue="rest")
+    assert_whole(*places, catalogue="rest")
 
 
 def test_a_token_that_is_refused_is_named(rest, places, monkeypatch):
