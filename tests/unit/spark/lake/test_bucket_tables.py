@@ -1,6 +1,6 @@
 """Tables in a bucket: the same rows as in a directory, whatever is killed, refused or away.
 
-The bucket is of the server of this process, and of SeaweedFS with ``make object-store``.
+The bucket is of the server of this process, and of SeaweedFS and versitygw with ``make object-store``.
 """
 
 import os
@@ -9,6 +9,7 @@ import pytest
 from fake_s3 import FakeS3
 from fault_proxy import FAULTS, FaultProxy
 from seaweedfs import seaweedfs
+from versitygw import versitygw
 
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
@@ -49,6 +50,12 @@ class Killed(BaseException):
 @pytest.fixture(scope="module")
 def weed():
     with seaweedfs() as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="module")
+def versity():
+    with versitygw() as endpoint:
         yield endpoint
 
 
@@ -113,7 +120,7 @@ def s3(monkeypatch, tmp_path):
     made.close()
 
 
-@pytest.fixture(params=["fake", pytest.param("weed", marks=pytest.mark.long)])
+@pytest.fixture(params=["fake", *(pytest.param(one, marks=pytest.mark.long) for one in ("weed", "versity"))])
 def world(request, monkeypatch, tmp_path):
     if request.param == "fake":
         request.getfixturevalue("s3")
