@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import struct
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, Self, final
@@ -97,6 +99,10 @@ FORGOTTEN: Final = "tailrace.forgotten"
 """Property with the rows that were forgotten, so that no job adds them again from the archive."""
 _ERRORS: Final = tuple(
     kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, Exception))
+_DAMAGE: Final = (
+    ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, TypeError, struct.error,
+    zlib.error)
+"""What PyIceberg raises for files of metadata with changed bits, besides ValueError: they have no checksums."""
 _OTHER_PLACES: Final = frozenset({
     "write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path"})
 """Properties by which a table has its files outside of its own directory."""
@@ -155,7 +161,7 @@ def catalogue_errors(what: str) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except (*_ERRORS, SQLAlchemyError, OSError, ValueError, NotImplementedError) as error:
+    except (*_ERRORS, *_DAMAGE, SQLAlchemyError, OSError, ValueError, NotImplementedError) as error:
         text = str(error).strip().splitlines()
         raise StoreError(f"{what}: {type(error).__name__}: {text[0] if text else ''}") from error
 

@@ -350,3 +350,35 @@ def test_the_note_of_a_file_says_where_its_rows_are_from(tmp_path):
             assert note["sha256"] == (one.sha256 if file.end == one.until else "")
             assert (note["segment"], note["size"], note["start"], note["end"]) == (
                 one.segment, one.size, file.start, file.end)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(one, marks=pytest.mark.long) for one in range(2, 30))])
+def test_a_changed_bit_of_the_metadata_is_an_error_or_changes_nothing(with_notes, tmp_path, seed):
+    path, target = with_notes.path, with_notes.catalogue(tmp_path / "a")
+    random_, refused, same = random.Random(seed), 0, 0
+    with raw_of(target) as table:
+        names = [table.table.metadata_location.removeprefix("file://")]
+        snapshot = table.table.current_snapshot()
+        names += [snapshot.manifest_list.removeprefix("file://")]
+        names += [one.manifest_path.removeprefix("file://") for one in snapshot.manifests(table.table.io)]
+    for number in range(20):
+        name = names[number % len(names)]
+        sound = pathlib.Path(name).read_bytes()
+        data, place = bytearray(sound), tmp_path / f"r{number}"
+        data[random_.randrange(len(data))] ^= 1 << random_.randrange(8)
+        pathlib.Path(name).write_bytes(data)
+        try:
+            with raw_of(target) as table:
+                reports = list(restore_table(table, str(place), 0, 1 << 62))
+            assert len(reports) == 2
+            same += 1
+        except StoreError as error:
+            refused += 1
+            assert "\n" not in str(error)
+        finally:
+            pathlib.Path(name).write_bytes(sound)
+        for one in (place / "commitlog").glob("0*"):
+            assert one.read_bytes() == (path / "commitlog" / one.name).read_bytes()
+        shutil.rmtree(place, ignore_errors=True)
+    assert refused > 5
+    assert same
