@@ -110,6 +110,19 @@ def assert_whole(path, target, **options):
     assert len(raw) == len(set(raw)) == sum(one.records + one.raw_rows for one in manifests_of(target))
 
 
+def same_rows(target):
+    """The bodies of ``messages`` by topic, queue and offset, which DuckDB, Polars and PyIceberg see alike."""
+    import duckdb
+    import polars as pl
+
+    bodies = {key_of(row): row["body"] for row in rows_of(target).to_pylist()}
+    by_polars = pl.scan_iceberg(metadata_of(target), reader_override="native").collect().to_dicts()
+    by_duckdb = duckdb.sql(f"SELECT topic, queue_id, queue_offset, body FROM read_parquet({paths_of(target)})")
+    assert {key_of(row): row["body"] for row in by_polars} == bodies
+    assert {one[:3]: one[3] for one in by_duckdb.fetchall()} == bodies
+    return bodies
+
+
 def data_files(target):
     """The data files on the disk, and those that the table ``messages`` names."""
     there = {str(one) for one in (target / "tables").rglob("*.parquet")}

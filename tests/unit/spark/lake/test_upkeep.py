@@ -18,8 +18,6 @@ from tailrace.node.message_store import MessageStore
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 pytest.importorskip("pyiceberg")
-import duckdb
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from lake_tables import (
@@ -35,9 +33,9 @@ from lake_tables import (
     key_of,
     lake,
     manifests_of,
-    metadata_of,
     paths_of,
     rows_of,
+    same_rows,
     source_rows,
 )
 from pyiceberg.catalog.sql import SqlCatalog
@@ -88,16 +86,6 @@ def forgets(target, topic="", key="", run=RUN):
 @pytest.fixture(autouse=True)
 def _planner(monkeypatch):
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # the other planner is a package of its own
-
-
-def same_rows(target):
-    """The bodies of ``messages`` by topic, queue and offset, which DuckDB, Polars and PyIceberg see alike."""
-    bodies = {key_of(row): row["body"] for row in rows_of(target).to_pylist()}
-    by_polars = pl.scan_iceberg(metadata_of(target), reader_override="native").collect().to_dicts()
-    by_duckdb = duckdb.sql(f"SELECT topic, queue_id, queue_offset, body FROM read_parquet({paths_of(target)})")
-    assert {key_of(row): row["body"] for row in by_polars} == bodies
-    assert {one[:3]: one[3] for one in by_duckdb.fetchall()} == bodies
-    return bodies
 
 
 def ids(target):
