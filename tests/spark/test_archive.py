@@ -13,9 +13,11 @@ import time
 
 import pytest
 from releases import CLEAN, CRASHED
+from served_process import served_process
 from typer.testing import CliRunner
 
 from tailrace.cli.app import app
+from tailrace.client import Producer
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.model import Message
@@ -337,3 +339,70 @@ def test_options_of_tables_are_refused_before_spark_starts(tmp_path, options, to
     assert done.exit_code != 0
     assert told in done.stderr
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.long
+def test_several_live_brokers_are_followed_while_one_stops_and_the_disk_of_another_archive_fails(spark, tmp_path):
+    archive = tmp_path / "archive"
+    settings = {"mappedFileSizeCommitLog": SEGMENT, "autoCreateTopicEnable": True, "flushDiskType": "SYNC_FLUSH"}
+
+    def manifests(name):
+        return len(list((archive / name / "_manifests").glob("*.json")))
+
+    def wait_for(what):
+        until = time.monotonic() + 120
+        while not what() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert what()
+
+    def send(served, count):
+        with Producer(served.namesrv) as producer:
+            for number in range(count):
+                producer.send(Message(topic="a", body=b"%d " % number * 300))
+
+    def live_on():
+        try:
+            with contextlib.ExitStack() as all_brokers:
+                for name in "ab":
+                    (tmp_path / name).mkdir()
+                a, b = (all_brokers.enter_context(served_process(tmp_path / name, settings)) for name in "ab")
+                started.set()
+                send(a, 150)
+                send(b, 150)
+                wait_for(lambda: manifests("a") and manifests("b"))
+                (archive / "b/_staging").rename(archive / "b/kept")
+                (archive / "b/_staging").write_bytes(b"")  # the disk takes no file of a segment
+                send(b, 150)
+                before = manifests("a")
+                send(a, 150)
+                wait_for(lambda: manifests("a") > before + 1)
+                b.process.terminate()
+                b.process.wait(60)
+                (archive / "b/_staging").unlink()
+                before = manifests("b")
+                wait_for(lambda: manifests("b") > before)
+                before = manifests("a")
+                send(a, 150)
+                wait_for(lambda: manifests("a") > before)
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            started.set()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    started, failed = threading.Event(), []
+    other = threading.Thread(target=live_on)
+    other.start()
+    assert started.wait(120)
+    done = CliRunner().invoke(app, [
+        "pipeline", "archive", *(str(tmp_path / name / "store") for name in "ab"), str(archive), "--names", "a,b",
+        "--follow", "--every", "200ms"])
+    other.join()
+    assert failed == [], done.output
+    assert done.exit_code == 0, done.output
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["store"], one["segments"], one["error"]) for one in reports] == [
+        (name, manifests(name), "") for name in "ab"]
+    told = [line for line in done.stderr.splitlines() if "the next period tries again" in line]
+    assert told
+    assert all(" b: " in line and "_staging" in line for line in told)
