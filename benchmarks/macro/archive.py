@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -81,7 +81,7 @@ _BROKER: Final = "broker-a"
 _SENT: Final = "Sent"
 _CREDENTIALS: Final = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret-of-the-test"}
 _CONSUMED_COLUMNS: Final = "topic,queueId,queueOffset,body,keys,properties"
-_DAY_US: Final = 86_400_000_000
+_Result = TypeVar("_Result")
 
 
 class Figures:
@@ -107,11 +107,12 @@ class Figures:
                  gb_per_s_of_two_processors=round(2 * size / used / _GB, 3), **beside)
 
 
-def timed(work: Callable[[], Any]) -> tuple[float, float]:
-    """Seconds by the clock and of processor time, of this process and all below it."""
+def timed(times: list[tuple[float, float]], work: Callable[..., _Result], *arguments: Any) -> _Result:
+    """Do some work, and note its seconds by the clock and of processor time, of this process and all below it."""
     began, used = time.perf_counter(), processor_seconds()
-    work()
-    return time.perf_counter() - began, processor_seconds() - used
+    done = work(*arguments)
+    times.append((time.perf_counter() - began, processor_seconds() - used))
+    return done
 
 
 # -- planning
@@ -208,7 +209,7 @@ def measure_commit(figures: Figures, scratch: Path, count: int = _FILES) -> None
             f"driver's processor time of a commit of {count} files", time.process_time() - used, "s", 0.5, most=True)
 
 
-def _archived(spark: Any, store: str, target: str, *, verify: bool) -> list[Manifest]:
+def _archived(spark: Any, store: str, target: str, verify: bool) -> list[Manifest]:
     options = ArchiveOptions(verify=verify, at_once=64)
     with ArchiveJob(store, target, archive_runner(spark), options=options) as job:
         return job.step()
@@ -234,10 +235,10 @@ def measure_archive(figures: Figures, spark: Any, store: Path, scratch: Path, ru
         for name, times in found.items():
             target = scratch / "lake"
             shutil.rmtree(target, ignore_errors=True)
-            made.clear()
-            times.append(timed(lambda name=name, target=target: made.extend(
-                _with_tables(spark, str(store), str(target)) if name == "Iceberg"
-                else _archived(spark, str(store), str(target), verify=name == "verified"))))
+            if name == "Iceberg":
+                made = timed(times, _with_tables, spark, str(store), str(target))
+            else:
+                made = timed(times, _archived, spark, str(store), str(target), name == "verified")
             note(f"  archive {name}: {times[-1][0]:.1f} s, {times[-1][1]:.1f} s of processor time")
     size = sum(one.size for one in made)
     figures.add_rate("archive, plain", size, found["plain"], 0.25, archive_bytes=sum(
@@ -301,9 +302,9 @@ def measure_s3(figures: Figures, spark: Any, store: Path, runs: int) -> None:
         size = 0
         for number in range(runs):
             for verify, times in found.items():
-                before, made = _seconds_of("weed"), list[Manifest]()
-                times.append(timed(lambda number=number, verify=verify, made=made: made.extend(_archived(
-                    spark, str(store), f"s3://lake/{number}-{verify}?endpoint={endpoint}", verify=verify))))
+                before = _seconds_of("weed")
+                made = timed(
+                    times, _archived, spark, str(store), f"s3://lake/{number}-{verify}?endpoint={endpoint}", verify)
                 server.append(_seconds_of("weed") - before)
                 size = sum(one.size for one in made)
     for verify, times in found.items():
@@ -329,22 +330,19 @@ def _seconds_of(name: str) -> float:
 # -- reads without Spark, brokers
 
 
+def _read(dataset: Any, batches: bool) -> int:
+    if batches:
+        return sum(batch.column(0).nbytes for batch in dataset.to_batches())
+    return int(dataset.to_table().nbytes)
+
+
 def measure_scan(figures: Figures, store: Path, runs: int) -> None:
     """Bodies of the log into Arrow batches, and into one table; rates are of the bytes of the bodies."""
     for name in ("batches", "one table"):
-        times, size = [], 0
+        times: list[tuple[float, float]] = []
+        size = 0
         for _ in range(runs + 1):  # the first one fills the page cache
-            dataset = tailrace.scan(store, columns=["body"])
-            sizes: list[int] = []
-
-            def read(dataset: Any = dataset, sizes: list[int] = sizes, name: str = name) -> None:
-                if name == "batches":
-                    sizes.extend(batch.column(0).nbytes for batch in dataset.to_batches())
-                else:
-                    sizes.append(dataset.to_table().nbytes)
-
-            times.append(timed(read))
-            size = sum(sizes)
+            size = timed(times, _read, tailrace.scan(store, columns=["body"]), name == "batches")
         took, used = (min(one) for one in zip(*times[1:], strict=True))
         figures.add(f"scan of bodies into Arrow, {name}", size / took / _GB, "GB/s", 1.0 if name == "batches" else None,
                     gb_per_processor_s=round(size / max(used, 0.01) / _GB, 3), processor_s=round(used, 2))
@@ -366,15 +364,13 @@ def measure_network(figures: Figures, spark: Any, broker: TailraceBroker, scratc
     source = spark.read.format("tailrace").option("broker", broker.broker).option("subscribePattern", "Topic.*")
     size = int(source.option("columns", "storeSize").load().groupBy().sum("storeSize").collect()[0][0])
     frame = source.option("columns", _CONSUMED_COLUMNS).load()
-    into_parquet, into_nothing, loop = [], [], []
-    for _ in range(runs + 1):
-        into_parquet.append(timed(lambda: frame.write.mode("overwrite").option("compression", "zstd").parquet(
-            str(scratch / "network"))))
-        into_nothing.append(timed(lambda: frame.write.format("noop").mode("overwrite").save()))
-        used = processor_seconds()
-        rate = consume(broker.broker, str(scratch / "consumed.parquet"), 50_000)
-        loop.append((rate, processor_seconds() - used))
-    best = max(rate for rate, _ in loop)
+    into_parquet: list[tuple[float, float]] = []
+    into_nothing: list[tuple[float, float]] = []
+    best = 0.0
+    for _ in range(runs):
+        timed(into_parquet, frame.write.mode("overwrite").option("compression", "zstd").parquet, f"{scratch}/network")
+        timed(into_nothing, frame.write.format("noop").mode("overwrite").save)
+        best = max(best, consume(broker.broker, f"{scratch}/consumed.parquet", 50_000))
     figures.add("our pull consumer into Parquet", best, "GB/s")
     figures.add_rate("network source into Parquet", size, into_parquet)
     figures.add_rate("network source, rows into nothing", size, into_nothing)
@@ -412,7 +408,8 @@ def measure_sink(figures: Figures, broker: TailraceBroker, store: Path, scratch:
     checkpoint.mkdir()
     (checkpoint / "metadata").write_text('{"id": "query"}')
     options = WriteOptions(broker.broker, "", "", "benchmark", 10_000, str(checkpoint))
-    sink, before = [], []
+    sink: list[tuple[float, float]] = []
+    before: list[tuple[float, float]] = []
 
     def write(number: int) -> None:
         staged = stage(files, options, number, 0, "0", iter(batches))
@@ -421,8 +418,8 @@ def measure_sink(figures: Figures, broker: TailraceBroker, store: Path, scratch:
     with Producer(broker=broker.broker, timeout_ms=10_000) as producer:
         producer.create_topic(_SENT, queues=8)
         for number in range(runs):
-            before.append(timed(lambda: _one_at_a_time(producer, batches)))
-            sink.append(timed(lambda number=number: write(number)))
+            timed(before, _one_at_a_time, producer, batches)
+            timed(sink, write, number)
     rates = [count / min(took for took, _ in one) for one in (before, sink)]
     used = [min(seconds for _, seconds in one) for one in (before, sink)]
     figures.add("sink, 64 messages a request, one at a time", rates[0], "messages/s", processor_s=round(used[0], 2))
