@@ -18,7 +18,7 @@ HELPERS: Final = max(min(_PROCESSORS, 4) - 1, 1)
 """Number of threads for work in kernels. Even with one processor there is one: it reads while the caller computes."""
 
 
-def read_ahead(items: Iterator[_T], depth: int = 1) -> Iterator[_T]:
+def read_ahead(items: Iterator[_T], depth: int = 1) -> Generator[_T, None, None]:
     """Yield ``items``. Another thread makes up to ``depth`` of them before they are consumed.
 
     An error while an item is made is raised here. The thread ends when the generator ends or is closed.

@@ -32,7 +32,7 @@ from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import CorruptionError, StoreError, StoreLockedError
 from tailrace.formats.filenames import is_number
 from tailrace.spark.sink.options import WriteOptions
-from tailrace.spark.sink.publish import TXN, Numbered, Publisher, Sleep, Starts, publish
+from tailrace.spark.sink.publish import Numbered, Publisher, Sleep, Starts, publish
 from tailrace.spark.sink.rows import STAGED_SCHEMA, messages_of, staged
 
 __all__ = ["BatchManifest", "StagedFile", "checkpoint_of", "commit_batch", "discard", "query_of", "stage"]
@@ -203,11 +203,14 @@ def _numbered(
             raise CorruptionError("staged rows are not what the batch's manifest says", path=path)
         with pa.ipc.open_file(pa.BufferReader(data)) as reader:
             for place in range(reader.num_record_batches):
-                for message, queue_id in messages_of(reader.get_batch(place)):
-                    if number >= first:
-                        named = {**message.properties, TXN: f"{prefix}{number}"}
-                        yield number, replace(message, properties=named), queue_id
-                    number += 1
+                batch = reader.get_batch(place)
+                end = number + batch.num_rows
+                if end > first:
+                    begin = max(number, first)
+                    for message, queue_id in messages_of(batch.slice(begin - number), prefix, begin):
+                        yield begin, message, queue_id
+                        begin += 1
+                number = end
 
 
 def _clean(file_system: FileSystem, checkpoint: str, batch: int) -> None:

@@ -10,24 +10,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Final, Protocol, Self
 
 from tailrace import events
 from tailrace.client import Producer, PullConsumer
 from tailrace.client.routes import MessageQueue
+from tailrace.env.read_ahead import read_ahead
 from tailrace.errors import RemotingCommandError, RemotingError
 from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
 from tailrace.model import Message, MessageExt
 from tailrace.spark.sink.options import WriteOptions
+from tailrace.spark.sink.rows import TXN
 
-__all__ = ["TXN", "Numbered", "Publisher", "Request", "Sleep", "Starts", "publish", "requests_of"]
+__all__ = ["Numbered", "Publisher", "Request", "Sleep", "Starts", "publish", "requests_of"]
 
 _log = get_logger(__name__)
-TXN: Final = "TAILRACE_TXN"
-_ROWS: Final = 64
+_ROWS: Final = 1024
 _BYTES: Final = 1 << 20
+"""Messages and bytes of a request at most. A broker refuses a request that is longer than its ``maxMessageSize``."""
+_AHEAD: Final = 2
+"""Requests that are made while another one is on its way."""
 _PULL: Final = 256
 _TRIES: Final = 600
 _WAIT_S: Final = 0.05
@@ -174,9 +179,10 @@ def publish(
         if first:
             events.GOES_ON_WITH_A_BATCH.log(_log, txn=prefix, first=first)
         sent = 0
-        for request in requests_of(numbered(first)):
-            _send_surely(publisher, request, options, prefix, starts, sleep)
-            sent += len(request.messages)
+        with closing(read_ahead(requests_of(numbered(first)), _AHEAD)) as requests:
+            for request in requests:
+                _send_surely(publisher, request, options, prefix, starts, sleep)
+                sent += len(request.messages)
         return sent
 
 

@@ -6,11 +6,15 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.errors import MessageIllegalError
 from tailrace.model import Message
 
-__all__ = ["STAGED_SCHEMA", "messages_of", "staged"]
+__all__ = ["STAGED_SCHEMA", "TXN", "messages_of", "staged"]
+
+TXN: Final = "TAILRACE_TXN"
+"""Property of every message of a stream: query/batch/number."""
 
 STAGED_SCHEMA: Final = pa.schema([
     pa.field("topic", pa.string()),
@@ -23,6 +27,8 @@ STAGED_SCHEMA: Final = pa.schema([
 ])
 """``deliverAt`` is in ms since 1970."""
 _SEPARATORS: Final = frozenset("\x01\x02")
+_OF_SEPARATORS: Final = "[\x01\x02]"
+_OF_KEYS: Final = "[\x01\x02 ]"
 
 
 def staged(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
@@ -41,9 +47,31 @@ def staged(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
             column = pa.compute.divide(micros, 1000)
         columns.append(column.cast(field.type))
     made = pa.RecordBatch.from_arrays(columns, schema=STAGED_SCHEMA)
-    for row in made.to_pylist():
-        _check(row)
+    if not are_messages(made):
+        for row in made.to_pylist():
+            _check(row)
     return made
+
+
+def are_messages(made: pa.RecordBatch) -> bool:
+    """Return True if ``_check`` accepts all rows. It may be False although it does; it is much faster."""
+    queues, keys, pairs = made["queueId"], made["keys"].flatten(), made["properties"]
+    return (
+        all(_are_filled(made[name]) for name in ("topic", "body")) and _are_filled(keys, _OF_KEYS)
+        and all(_are_filled(part, _OF_SEPARATORS) for part in (pairs.keys, pairs.items))
+        and not _any(pc.match_substring_regex(made["tags"], _OF_SEPARATORS))
+        and not _any(pc.less(queues, 0)))
+
+
+def _are_filled(column: pa.Array, without: str = "") -> bool:
+    """Return True if no value is null or empty, and none has a character of a regular expression."""
+    return (
+        not column.null_count and not _any(pc.equal(pc.binary_length(column), 0))
+        and not (without and _any(pc.match_substring_regex(column, without))))
+
+
+def _any(found: pa.Array) -> bool:
+    return bool(pc.any(found, min_count=0).as_py())
 
 
 def _check(row: dict[str, Any]) -> None:
@@ -64,9 +92,16 @@ def _check(row: dict[str, Any]) -> None:
         raise MessageIllegalError("queueId", f"{row['queueId']} is negative")
 
 
-def messages_of(batch: pa.RecordBatch) -> Iterator[tuple[Message, int | None]]:
-    """Yield (message, queue or None) of every staged row."""
-    for row in batch.to_pylist():
+def messages_of(batch: pa.RecordBatch, txn: str = "", first: int = 0) -> Iterator[tuple[Message, int | None]]:
+    """Yield (message, queue or None) of every staged row.
+
+    If ``txn`` is given, each message has it in the property ``TXN``, with a number that counts from ``first``.
+    """
+    columns = (batch.column(field.name).to_pylist() for field in STAGED_SCHEMA)
+    for number, (topic, tags, keys, pairs, body, deliver_at, queue_id) in enumerate(zip(*columns, strict=True), first):
+        properties = dict(pairs or ())
+        if txn:
+            properties[TXN] = f"{txn}{number}"
         yield Message(
-            topic=row["topic"], body=row["body"], tags=row["tags"] or None, keys=row["keys"] or (),
-            properties=dict(row["properties"] or ()), deliver_at=row["deliverAt"]), row["queueId"]
+            topic=topic, body=body, tags=tags or None, keys=keys or (), properties=properties,
+            deliver_at=deliver_at), queue_id

@@ -32,9 +32,11 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from tailrace.spark.sink import publish
 from tailrace.spark.sink.commit import commit_batch, discard, stage
 from tailrace.spark.sink.options import parse_write_options
-from tailrace.spark.sink.publish import TXN, Publisher
+from tailrace.spark.sink.publish import Publisher
+from tailrace.spark.sink.rows import STAGED_SCHEMA, TXN, _check, are_messages
 
 FILES = OsFileSystem()
 QUERY = "1f0e"
@@ -100,6 +102,12 @@ def wait(seconds):
     time.sleep(min(seconds, 0.05))
 
 
+@pytest.fixture
+def small_requests(monkeypatch):
+    monkeypatch.setattr(publish, "_ROWS", 64)
+
+
+@pytest.mark.usefixtures("small_requests")
 def test_a_kill_at_any_step_leaves_each_message_once(broker, tmp_path, killed):
     class Dying(Publisher):
         left = 0
@@ -156,6 +164,7 @@ def test_a_batch_waits_for_a_sender_that_is_still_at_work(broker, tmp_path):
     assert stored(broker, "alone") == [(7, n, n) for n in range(50)]
 
 
+@pytest.mark.usefixtures("small_requests")
 def test_an_answer_that_is_lost_doubles_nothing(broker, tmp_path):
     class Deaf(Publisher):
         lost = busy = 0
@@ -249,6 +258,50 @@ def test_a_row_that_is_no_message_is_refused_by_its_task(broker, tmp_path):
             }.items() if name in row]))
         with pytest.raises(MessageIllegalError, match=match):
             stage(FILES, made, 0, 0, "0", iter([table]))
+
+
+def test_the_fast_check_of_a_batch_accepts_what_the_check_of_each_row_accepts():
+    odd = {
+        "topic": [None, ""], "body": [None, b""], "queueId": [-1], "tags": ["a\x01", "\x02"],
+        "keys": [[None], [""], ["a b"], ["a\x01"], ["good", "b\x02"]],
+        "properties": [[("", "v")], [("n", "")], [("n", None)], [("n\x01", "v")], [("n", "v\x02"), ("m", "w")]]}
+    valid = {
+        "topic": ["t"], "body": [b"\x01 \x02"], "queueId": [None, 0, 7], "tags": [None, "", "T G"],
+        "keys": [None, [], ["k", "l"]], "properties": [None, [], [("n n", "v v"), ("m", "w")]]}
+    base = {name: values[0] for name, values in valid.items()}
+
+    def accepted(found):
+        for row in found.to_pylist():
+            try:
+                _check(row)
+            except MessageIllegalError:
+                return False
+        return True
+
+    for name in valid:
+        for value in odd[name] + valid[name]:
+            found = pa.RecordBatch.from_pylist([base, {**base, name: value}, base], schema=STAGED_SCHEMA)
+            assert accepted(found) == (value in valid[name])
+            assert are_messages(found) == accepted(found), (name, value)
+            assert are_messages(found.slice(1, 1)) <= accepted(found.slice(1, 1))
+    assert are_messages(found.slice(0, 0))
+
+
+def test_a_batch_that_was_sent_in_part_goes_on_inside_of_a_row_group(broker, tmp_path, monkeypatch):
+    class Dying(Publisher):
+        def send(self, request):
+            if request.first:
+                raise RemotingCommandError(ResponseCode.MESSAGE_ILLEGAL, "refused")
+            super().send(request)
+
+    monkeypatch.setattr(publish, "_ROWS", 7)
+    made = options(broker, tmp_path / "c")
+    groups = [batch_of(rows("groups", low, low + 5)) for low in range(0, 20, 5)]
+    parts = [stage(FILES, made, 3, 0, "0", iter(groups))]
+    with pytest.raises(RemotingCommandError, match="refused"):
+        commit_batch(FILES, made, 3, parts, wait, connect=Dying)
+    assert commit_batch(FILES, made, 3, parts, wait) == 13
+    assert stored(broker, "groups") == [(3, n, n) for n in range(20)]
 
 
 def test_what_an_abort_may_remove(broker, tmp_path, killed):
