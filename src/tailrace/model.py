@@ -68,6 +68,8 @@ _STORED_NAMES: Final = frozenset(name for name, _ in _OF_FIELDS)
 
 def refuse_conflicts(message: Message) -> None:
     """Raise MessageIllegalError if a message has contradictory fields, or a field of a wrong type or out of range."""
+    if _is_plain(message):
+        return
     flag: Any = message.flag
     level: Any = message.delay_level
     if not isinstance(flag, int) or not -1 << 31 <= flag < 1 << 31:
@@ -103,6 +105,20 @@ def refuse_conflicts(message: Message) -> None:
             raise MessageIllegalError(
                 "properties",
                 f"{name} is the stored form of the field {of_field}, and both are given; give only the field")
+
+
+def _is_plain(message: Message) -> bool:
+    """Return True for a message with only a body, a tag, keys and properties that nothing speaks against.
+
+    Most messages are such, and the checks of the others cost more.
+    """
+    tags, keys, properties = message.tags, message.keys, message.properties
+    return (
+        type(message.body) is bytes and (tags is None or type(tags) is str)
+        and message.flag == 0 == message.delay_level and type(message.flag) is type(message.delay_level) is int
+        and message.deliver_at is None and message.delay is None
+        and (not keys or (type(keys) is tuple and len(keys) == 1 and type(keys[0]) is str) or _are_texts(keys))
+        and (not properties or _are_plain(properties)))
 
 
 def _are_texts(keys: Any) -> bool:
@@ -205,14 +221,7 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     delay_level: int = 0
 
     def __post_init__(self) -> None:
-        tags, keys, properties = self.tags, self.keys, self.properties
-        # Most messages have a body, a tag and keys, perhaps properties; the checks of the others cost more.
-        if (
-            type(self.body) is bytes and (tags is None or type(tags) is str) and self.flag == 0 == self.delay_level
-            and self.deliver_at is None and self.delay is None
-            and (not keys or (type(keys) is tuple and len(keys) == 1 and type(keys[0]) is str) or _are_texts(keys))
-            and (not properties or _are_plain(properties))
-        ):
+        if _is_plain(self):
             return
         refuse_conflicts(self)
         if isinstance(self.delay, str | timedelta):

@@ -37,6 +37,7 @@ from tailrace.model import GetMessageResult, GetMessageStatus
     ({"delay_level": -1}, "delay_level: must be a whole number from 0 on, not -1"),
     ({"delay_level": "3"}, "delay_level: must be a whole number from 0 on, not '3'"),
     ({"flag": 1 << 31}, "flag: must be a whole number of 32 bits, not 2147483648"),
+    ({"flag": 0.0}, "flag: must be a whole number of 32 bits, not 0.0"),
     ({"flag": "x"}, "flag: must be a whole number of 32 bits, not 'x'"),
 ])
 def test_a_wrong_field_is_refused_with_what_to_write(fields, text):
