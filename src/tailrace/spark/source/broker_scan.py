@@ -29,8 +29,9 @@ __all__ = ["BrokerTask", "plan_broker_tasks", "read_broker_task"]
 
 _BATCH: Final = 4 << 20
 """Bytes of records from which a batch of columns is made."""
-_AHEAD: Final = 16
-"""Answers that wait for the task at most."""
+_AHEAD: Final = 1
+"""Batches of answers that wait for the task at most; one more is being pulled. An answer is much smaller than a batch,
+and to wake another thread for each of them would cost more than its columns."""
 _WAIT_MS: Final = 500
 """Time that a broker waits for a message that it does not serve yet."""
 _CHECK: Final = C.CHECK_BODY_CRC | C.CHECK_PROP_CRC | C.LEAVE_HASHES
@@ -67,28 +68,23 @@ def read_broker_task(task: BrokerTask, options: ReadOptions) -> Iterator[pa.Reco
     assert options.brokers is not None
     made = _Batches(task, options)
     with Brokers(options.brokers) as brokers:
-        answers: asyncio.Queue[bytes | BaseException | None] = asyncio.Queue(_AHEAD)
-        brokers.submit(_pull(brokers, options.brokers, task, options, answers))
-        parts: list[bytes] = []
-        size = 0
-        while (answer := brokers.run(answers.get())) is not None:
-            if isinstance(answer, BaseException):
-                raise answer
-            parts.append(answer)
-            size += len(answer)
-            if size >= _BATCH:
-                yield from made(b"".join(parts))
-                parts, size = [], 0
-        yield from made(b"".join(parts))
+        batches: asyncio.Queue[list[bytes] | BaseException | None] = asyncio.Queue(_AHEAD)
+        brokers.submit(_pull(brokers, options.brokers, task, options, batches))
+        while (batch := brokers.run(batches.get())) is not None:
+            if isinstance(batch, BaseException):
+                raise batch
+            yield from made(b"".join(batch))
     made.end()
 
 
 async def _pull(
     brokers: Brokers, own: BrokerOptions, task: BrokerTask, options: ReadOptions,
-    answers: asyncio.Queue[bytes | BaseException | None],
+    batches: asyncio.Queue[list[bytes] | BaseException | None],
 ) -> None:
-    """Put the records of the answers to pulls, then None; or the error."""
+    """Put the records of the answers to pulls, then None or the error."""
     error: Exception | None = None
+    answers: list[bytes] = []
+    size = 0
     try:
         at, idle = task.start, 0
         calls, queue, wanted = brokers.calls, queue_of(task.key), subscribed(own, task.key[1])
@@ -97,7 +93,11 @@ async def _pull(
                 calls.pull_records, wanted, queue, at, wait_ms=_WAIT_MS if idle else 0,
                 max_count=own.pull_batch if own.has_filter else min(own.pull_batch, task.end - at)))
             if found.records:
-                await answers.put(found.records)
+                answers.append(found.records)
+                size += len(found.records)
+                if size >= _BATCH:
+                    await batches.put(answers)
+                    answers, size = [], 0
             following = found.next_begin_offset
             if found.status == "OFFSET_ILLEGAL" and following > at:
                 if own.has_filter:  # otherwise the task notices what is missing
@@ -114,7 +114,9 @@ async def _pull(
             at = max(following, at)
     except Exception as found_error:  # noqa: BLE001 - the task raises it
         error = found_error
-    await answers.put(error)
+    if answers:
+        await batches.put(answers)
+    await batches.put(error)
 
 
 class _Batches:
