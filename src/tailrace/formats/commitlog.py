@@ -346,13 +346,12 @@ def _decode_variable_part(record: bytes, head: MessageHead) -> MessageExt:
 
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
     """Return the body of a batch request from (flag, body, stored properties) of each message."""
-    parts = []
+    parts: list[bytes] = []
+    pack, head = BATCH_ITEM.struct.pack, BATCH_ITEM.size + 2
     for flag, body, properties in items:
-        size = BATCH_ITEM.size + len(body) + 2 + len(properties)
-        parts.append(BATCH_ITEM.pack(size, 0, 0, flag, len(body)))
-        parts.append(body)
-        parts.append(len(properties).to_bytes(2, "big"))
-        parts.append(properties)
+        length = len(properties)
+        parts += (
+            pack(head + len(body) + length, 0, 0, flag, len(body)), body, length.to_bytes(2, "big"), properties)
     return b"".join(parts)
 
 
