@@ -50,10 +50,10 @@ from tailrace.broker.core.slaves import (
 )
 from tailrace.broker.lite.pop_lite import LitePopService
 from tailrace.broker.messages.end_transaction import TransactionEnds
+from tailrace.broker.messages.lanes import PullLane, SendLane
 from tailrace.broker.messages.long_polling import LongPolling
 from tailrace.broker.messages.proven import ProvenSubscriptions, ProvenTopics
 from tailrace.broker.messages.reply import ReplyMessageProcessor
-from tailrace.broker.messages.send_lane import PullLane, SendLane
 from tailrace.broker.messages.service import MessageService
 from tailrace.broker.messages.transaction_checks import TransactionChecks
 from tailrace.broker.pop.ack import AckService

@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping, Sized
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
 from tailrace.auth.check import REASONS, AccessControl
-from tailrace.broker.admin.admin import AdminProcessor
+from tailrace.broker.admin.admin import AdminProcessor, RuntimeInfo
 from tailrace.broker.admin.engines import EnginesProcessor
 from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
 from tailrace.broker.admin.groups import GroupsProcessor
 from tailrace.broker.admin.progress import ProgressProcessor
 from tailrace.broker.admin.replication import ReplicationProcessor
-from tailrace.broker.admin.runtime_info import RuntimeInfo
 from tailrace.broker.admin.topics import TopicsProcessor
 from tailrace.broker.clients.client_manager import (
     ClientIds,
@@ -44,6 +43,7 @@ from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.lite.service import LiteLifecycle, LiteTopics
 from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
 from tailrace.broker.messages.end_transaction import EndTransactionProcessor, TransactionEnds
+from tailrace.broker.messages.lanes import SendLane
 from tailrace.broker.messages.proven import ProvenSubscriptions, ProvenTopics
 from tailrace.broker.messages.pull import NextBrokers, PullMessageProcessor, PullSubscriptions
 from tailrace.broker.messages.query import QueryProcessor
@@ -51,7 +51,6 @@ from tailrace.broker.messages.recall import RecallMessageProcessor
 from tailrace.broker.messages.records import Records
 from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.broker.messages.send_back import SendBackProcessor
-from tailrace.broker.messages.send_lane import SendLane
 from tailrace.broker.messages.sent_properties import AskedQuestions, NamedProperties
 from tailrace.broker.messages.service import MessageService
 from tailrace.broker.pop.ack import AckService

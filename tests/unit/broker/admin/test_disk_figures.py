@@ -9,7 +9,7 @@ import pytest
 from broker_kit import wired
 
 from tailrace import MessageStore, StoreConfig
-from tailrace.broker.admin.runtime_info import RuntimeInfo
+from tailrace.broker.admin.admin import RuntimeInfo
 from tailrace.console.elements import h
 from tailrace.console.storage import disk_page, retention_page
 from tailrace.console.viewer import Viewer

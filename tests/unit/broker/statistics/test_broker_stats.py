@@ -10,7 +10,7 @@ import re
 import pytest
 from broker_kit import admin_of, clients_of, wired
 
-from tailrace.broker.admin.runtime_info import RuntimeInfo
+from tailrace.broker.admin.admin import RuntimeInfo
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.send_back import SendBackProcessor
 from tailrace.broker.statistics.broker_stats import BrokerStatsManager

@@ -1,9 +1,11 @@
-"""The send lane: plain sends that arrive together on a connection, served in a few calls of compiled code.
+"""The lanes: plain sends and pulls of a connection, from frame to frame in compiled code.
 
 `tailrace.kernels.send_lane` says which sends and batches are plain, and `ProvenTopics` for which topics. Up to 64 of
-them, with up to 1,024 messages in batches, are put under the lock of the log at a time. The lane refuses nothing and
-creates nothing: it stops before the first frame that it cannot serve with the ordinary result, and
-`SendMessageProcessor` serves that one. Everything that a send counts is counted here as well.
+them, with up to 1,024 messages in batches, are put under the lock of the log at a time. `tailrace.kernels.pull_lane`
+says which pulls are plain, and `ProvenSubscriptions` for which groups and topics. A lane refuses nothing and creates
+nothing: it stops before the first frame that it cannot serve with the ordinary result, such as a pull that finds no
+message in memory, and `SendMessageProcessor` or `PullMessageProcessor` serves that one. Everything that a send or a
+pull counts or commits is counted and committed here as well.
 """
 
 from __future__ import annotations
