@@ -98,6 +98,9 @@ class Java:
         if peer is not None:
             peer.end()
 
+    def signal(self, number):
+        self._peer.process.send_signal(number)
+
     def follow(self, master, ha_address):
         """Tell a slave where its master is."""
         assert ask(self.address, 906, {
