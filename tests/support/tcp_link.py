@@ -16,12 +16,12 @@ class Link:
     ``silent`` has the directions in which nothing is passed on, with open connections; nothing is lost.
     """
 
-    def __init__(self, target):
+    def __init__(self, target, port=0):
         self._target = target
         self.silent = set()
         self._pairs = []
         self._ended = threading.Event()
-        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._listening = socket.create_server(("127.0.0.1", port))
         self.port = self._listening.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
         threading.Thread(target=self._accept, daemon=True).start()
