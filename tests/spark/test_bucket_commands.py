@@ -12,7 +12,6 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyiceberg")
 pytest.importorskip("obstore")
 from lake_tables import fill
-from seaweedfs import seaweedfs
 from typer.testing import CliRunner
 from versitygw import versitygw
 
@@ -72,11 +71,10 @@ def commands(place):
                 path / "commitlog" / one["file"]).read_bytes()
 
 
-@pytest.mark.parametrize("server", [seaweedfs, versitygw])
-def test_tables_in_a_bucket_are_kept_and_restored_by_commands(tmp_path, server):
+def test_tables_in_a_bucket_are_kept_and_restored_by_commands(tmp_path):
     """A process of its own: a JVM that runs already does not give its workers new credentials."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYICEBERG_"))}
-    with server() as endpoint:
+    with versitygw() as endpoint:
         done = subprocess.run(
             [sys.executable, __file__, tmp_path], capture_output=True, text=True, check=False, timeout=600, env={
                 **kept, "PYTHONPATH": str(pathlib.Path(__file__).parents[1] / "support"),
