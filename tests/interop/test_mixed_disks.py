@@ -74,7 +74,7 @@ class Disk:
         switch.write_text("1")
 
     def repair(self):
-        """Unmount, check and mount again; nobody may use it."""
+        """Unmount, check and mount again; no process may use it."""
         until(lambda: _run("umount", self._place).returncode == 0, 20)
         assert _run("fsck.ext4", "-fy", self._image).returncode in {0, 1}
         self.mount()

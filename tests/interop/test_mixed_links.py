@@ -40,7 +40,7 @@ mixed = pytest.mark.parametrize("pair", ["ours/java", "java/ours"], indirect=Tru
 
 
 class CuttingLink(Link):
-    """Passes what comes from the target on in pieces that end at every byte of a short frame; may cut connections."""
+    """Passes the bytes of the target on in pieces that end at every byte of a short frame; may cut connections."""
 
     def __init__(self, target, seed):
         self._random = random.Random(seed)
@@ -169,7 +169,7 @@ class Registered:
 @mixed
 @pytest.mark.parametrize("silent", [{TO_TARGET, FROM_TARGET}, {FROM_TARGET}], ids=["both ways", "half open"])
 def test_a_silent_broker_port_stops_the_copy_of_offsets_and_nothing_else(pair, silent):
-    """I1, I2, I4: acknowledgements go on over the HA port, and offsets do not go back after it."""
+    """I1, I2, I4: acknowledgements continue over the HA port, and offsets do not go back after it."""
     namesrv, master, slave = pair
     master.set(brokerRole="SYNC_MASTER", inSyncReplicas=2, haAllowedHosts="127.0.0.1")
     master.set(namesrvAddr="127.0.0.1:9")
@@ -349,7 +349,7 @@ def test_a_master_of_a_java_slave_acknowledges_as_its_settings_say(pair):
 
 @contextlib.contextmanager
 def stopped(slave):
-    """A Java broker that does nothing, and connects to nobody, until the block ends."""
+    """A Java broker that does nothing, and connects to no broker, until the block ends."""
     slave.signal(signal.SIGSTOP)
     try:
         yield

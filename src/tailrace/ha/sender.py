@@ -392,7 +392,7 @@ class HaSender:
     # -- time
 
     def tick(self) -> None:
-        """Send heartbeats and what woke nobody, close silent connections, and answer puts that have waited too long."""
+        """Send heartbeats and bytes that wait, close silent connections, and answer puts that have waited too long."""
         now, config = self.now_ns(), self._config
         for connection in list(self._open):
             replica = connection.replica

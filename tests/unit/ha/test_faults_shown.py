@@ -199,7 +199,7 @@ unreplicated("SLAVE_NOT_AVAILABLE", has_slave=False)
 
 
 class Away:
-    """A client whose requests nobody answers."""
+    """A client whose requests get no answer."""
 
     async def invoke(self, address, *_, **__):
         raise RemotingConnectError(address, "refused")

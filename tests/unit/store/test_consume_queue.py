@@ -160,7 +160,7 @@ def test_file_sizes_are_taken_from_the_files_whatever_the_config_says(tmp_path):
 
 
 def test_a_queue_that_was_emptied_starts_at_its_next_unit():
-    """As one that is built anew: a slave whose damaged first record was sealed on its master has no place for it."""
+    """As after a rebuild: a slave whose damaged first record was sealed on its master has no place for it."""
     files = CrashFileSystem()
     queue = queue_of(files, [100])
     queue.truncate(0)

@@ -48,7 +48,7 @@ _POSITION, _SIZE = "commitLogOffset", "storeSize"
 def raw_table(tables: Namespace, broker: str) -> LakeTable:
     """Return the table ``raw`` of a broker, of the only one by default.
 
-    Raises ConfigError if there are several and none is chosen, StoreError if there is none.
+    Raises ConfigError if there are several and the broker is not chosen, StoreError without one.
     """
     found: dict[str, LakeTable] = {}
     for one in tables.tables:
