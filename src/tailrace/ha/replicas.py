@@ -257,7 +257,7 @@ class Replicas:
             self.update()
 
     def _name_lags(self) -> None:
-        """Log the slaves that have fallen out of sync or are in sync again, and sends that did not get enough copies."""
+        """Log the slaves that have fallen out of sync or are in sync again, and sends that lacked copies."""
         end = self._store.commit_log.max_offset
         for one in self._all:
             lacks = end - one.acknowledged
