@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from tailrace.errors import RemotingError
@@ -21,7 +22,7 @@ from tailrace.remoting.client import RemotingClient
 from tailrace.segments import MappedFileQueue
 from tailrace.store.walk.scan import LogEnd, scan_files
 
-__all__ = ["Compared", "Verdict", "compare", "last_record_before"]
+__all__ = ["Compared", "Verdict", "compare", "differs_at", "last_record_before"]
 
 ASK_MS: Final = 3000
 
@@ -82,6 +83,23 @@ async def compare(
         return all_found[0]
     return Compared(
         Verdict.NOT_COMPARED, found[0], "brokers of its host have different logs that end at the same position")
+
+
+async def differs_at(
+    places: Sequence[int], record_at: Callable[[int], bytes | None], addresses: Sequence[str], client: RemotingClient,
+    in_thread: Callable[[Callable[[], bytes | None]], Awaitable[bytes | None]],
+) -> Compared | None:
+    """Compare the records at some places with those of a slave. Return the first difference, or None.
+
+    A slave may have other bytes where its master had damage, although both then have the same records.
+    """
+    for at in places:
+        if (ours := await in_thread(partial(record_at, at))) is None:  # a gap, at which the slave stops
+            continue
+        found = [await _compare(at, ours, address, client) for address in addresses]
+        if found and all(one.verdict is Verdict.DIFFERENT for one in found):
+            return found[0]
+    return None
 
 
 async def _end_of(address: str, client: RemotingClient) -> int:

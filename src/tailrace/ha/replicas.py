@@ -35,6 +35,8 @@ _BURST_NS: Final = 150_000_000
 _LEAST_NS: Final = 50_000_000
 _GROWS_FAST: Final = 128 << 10
 """Bytes that came since the last part from which a slave does not give way: half of what it gets then."""
+_PLACES_MAX: Final = 100
+"""Places of former damage at which a slave is compared: one request each when it connects."""
 
 
 class WrongLogError(RemotingFrameError):
@@ -116,6 +118,7 @@ class Replicas:
         self.faults = Faults()
         """What is wrong besides the connections of slaves."""
         self._gaps: list[int] = []
+        self._stepped_over: list[int] = []
         self._lines = LogRateLimiter()
         self._said_unreplicated = 0
         self._timers: TimerPositions | None = None
@@ -141,6 +144,18 @@ class Replicas:
     def gaps(self, found: list[int]) -> None:
         self._gaps = found
         self._name_gaps()
+
+    @property
+    def stepped_over(self) -> list[int]:
+        """Positions of damage that recovery has stepped over, the last 100, also where a placeholder is now.
+
+        A slave may have the bytes of before.
+        """
+        return [at for at in self._stepped_over if at >= self._store.commit_log.min_offset]
+
+    @stepped_over.setter
+    def stepped_over(self, found: list[int]) -> None:
+        self._stepped_over = found[-_PLACES_MAX:]
 
     def _name_gaps(self) -> None:
         if left := self.gaps:
@@ -295,7 +310,8 @@ class Replicas:
         """Return the HARuntimeInfo of a master (request 907).
 
         ``compared``, ``connectionsClosed`` (their number by reason), ``lastRefusal``, ``gapOffsets`` (where slaves
-        stop), ``unreplicated`` (puts that too few slaves had in time, by status) and ``faults`` are Tailrace's.
+        stop), ``steppedOver`` (where they may have other bytes), ``unreplicated`` (puts that slaves did not have in
+        time, by status) and ``faults`` are Tailrace's.
         """
         end = self._store.commit_log.max_offset
         return {
@@ -308,5 +324,6 @@ class Replicas:
                 "transferredByteInSecond": one.bytes_per_s, "compared": one.compared.value} for one in self._all],
             "inSyncSlaveNums": self.in_sync, "master": True, "masterCommitLogMaxOffset": end,
             "connectionsClosed": dict(self.closed), "lastRefusal": self.last_refusal,
-            "gapOffsets": self.gaps, "unreplicated": dict(self._store.replication.unreplicated),
+            "gapOffsets": self.gaps, "steppedOver": self.stepped_over,
+            "unreplicated": dict(self._store.replication.unreplicated),
             "faults": self.faults.to_json()}

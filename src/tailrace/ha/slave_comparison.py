@@ -56,9 +56,10 @@ class MasterLog:
         return max(int(table["commitLogMinOffset"]), 0), int(table["commitLogMaxOffset"])
 
     async def gaps(self) -> list[int]:
-        """Return where the master says that its log has gaps: request 907. A master of RocketMQ has none."""
-        found = json.loads(await self._ask(RequestCode.GET_BROKER_HA_STATUS, {})).get("gapOffsets") or []
-        return [at for at in found if isinstance(at, int)]
+        """Return where the master says that its log has or had damage: request 907. One of RocketMQ says nothing."""
+        status = json.loads(await self._ask(RequestCode.GET_BROKER_HA_STATUS, {}))
+        found = (at for name in ("gapOffsets", "steppedOver") for at in status.get(name) or ())
+        return sorted({at for at in found if isinstance(at, int)})
 
     async def record(self, phy_offset: int) -> bytes:
         """Return the bytes of the record at a position, none if no record starts there: request 33."""
@@ -114,7 +115,7 @@ class SlaveComparison:
         self._check_settings(await self._master.settings())
         low, self.master_end = await self._master.bounds()
         end = await self.first_difference(low, self.master_end)
-        return min([end, *(await self._messages_in_gaps(end))])
+        return min([end, *(await self._differences_in_gaps(end))])
 
     def _check_settings(self, theirs: dict[str, str]) -> None:
         self.master_role = theirs.get("brokerRole", "")
@@ -188,17 +189,19 @@ class SlaveComparison:
         return low - 1
 
     async def _check_gaps(self, end: int) -> None:
-        """Raise ReplicationError if this log has messages in gaps of its master, after which both may be the same."""
-        if found := await self._messages_in_gaps(end):
+        """Raise ReplicationError if the logs differ where the master had damage, after which both may be the same."""
+        if found := await self._differences_in_gaps(end):
             raise ReplicationError(
-                "different", f"the log of this slave differs from its master's at {found[0]}: the master has lost "
-                "messages there that this slave has", found[0])
+                "different", f"the log of this slave differs from its master's at {found[0]}: the master had damage "
+                "there, and the slave has other bytes", found[0])
 
-    async def _messages_in_gaps(self, end: int) -> list[int]:
-        """Return the positions below ``end`` where the master's log has a gap and this one a record."""
-        log = self._store.commit_log
-        return [at for at in await self._master.gaps()
-                if at < end and await self._run(partial(log.record_at, at)) is not None]
+    async def _differences_in_gaps(self, end: int) -> list[int]:
+        """Return the positions below ``end`` where the master's log has or had damage and this one another record."""
+        log, found = self._store.commit_log, []
+        for at in await self._master.gaps():
+            if at < end and (await self._run(partial(log.record_at, at)) or b"") != await self._master.record(at):
+                found.append(at)
+        return found
 
     async def _check_tail(self, start: int, end: int, high: int) -> None:
         """Compare what follows the last whole record: the first bytes of the next one, or the end of a full file."""

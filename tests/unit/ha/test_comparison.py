@@ -10,7 +10,7 @@ import pytest
 from ha_world import FILE, master, running
 
 from tailrace.errors import RemotingConnectError
-from tailrace.ha.comparison import Compared, Verdict, compare, last_record_before
+from tailrace.ha.comparison import Compared, Verdict, compare, differs_at, last_record_before
 
 
 class Broker:
@@ -147,3 +147,22 @@ async def test_an_empty_slave_needs_no_comparison(tmp_path):
         slave = await one.slave()
         slave.report(0)
         assert await slave.read(end) == one.log()
+
+
+@pytest.mark.parametrize(
+    ("theirs", "differs"), [("the same", False), ("zeros", True), ("another", True), ("away", False)])
+def test_a_slave_is_compared_at_the_places_of_former_damage(theirs, differs):
+    """A slave of RocketMQ keeps what it got before a placeholder was written, and continues with the same records."""
+    sealed = (60).to_bytes(4, "big") + b"S" * 56
+    log = {"the same": sealed, "zeros": bytes(60), "another": sealed[:4] + b"M" * 56}.get(theirs)
+
+    async def test():
+        async def in_thread(find):
+            return find()
+
+        client = Away() if log is None else Broker(log)
+        return await differs_at([0, 100], {0: sealed}.get, ["h:1"], client, in_thread)
+
+    found = asyncio.run(test())
+    assert (found is not None and found.verdict is Verdict.DIFFERENT and found.phy_offset == 0) == differs
+    assert differs or found is None

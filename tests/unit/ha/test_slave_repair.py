@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,8 @@ from tailrace.ha.slave_comparison import MasterLog, SlaveComparison
 from tailrace.ha.slave_repair import follow_master
 from tailrace.node import timers
 from tailrace.node.store_opening import StoreParts
+from tailrace.store.sealing import placeholder
+from tailrace.store.walk.log_walk import Damage
 from tailrace.testing import CrashFileSystem, SimClock, SimScheduler
 from tailrace.timer.timer_message_store import TimerMessageStore
 
@@ -54,7 +57,7 @@ class Master:
         self.settings = {"mappedFileSizeCommitLog": SEGMENT, "brokerClusterName": NAMES[0], "brokerName": NAMES[1]}
         self.settings.update(settings)
         self.asked = 0
-        self.gaps = []
+        self.gaps, self.stepped_over = [], []
 
     async def invoke(self, address, code, ext, **_):
         self.asked += 1
@@ -64,7 +67,8 @@ class Master:
             return RemotingCommand(code=0, body=json.dumps({"table": {
                 "commitLogMinOffset": str(self.low), "commitLogMaxOffset": str(len(self.log))}}).encode())
         if code is RequestCode.GET_BROKER_HA_STATUS:
-            return RemotingCommand(code=0, body=json.dumps({"gapOffsets": self.gaps}).encode())
+            return RemotingCommand(code=0, body=json.dumps(
+                {"gapOffsets": self.gaps, "steppedOver": self.stepped_over}).encode())
         assert code is RequestCode.VIEW_MESSAGE_BY_ID
         at = int(ext["offset"])
         if at not in self.places:
@@ -180,11 +184,29 @@ def test_messages_that_the_master_has_lost_in_a_gap_are_named_although_both_end_
     master = Master(log[0], [place for place in log[1] if place != at])
     assert begin(files, master) == len(log[0])
     master.gaps = [at]
-    with pytest.raises(ReplicationError, match="the master has lost messages there that this slave has") as refused:
+    with pytest.raises(ReplicationError, match="the master had damage there, and the slave has other bytes") as refused:
         begin(files, master)
     assert (refused.value.kind, refused.value.phy_offset) == ("different", at)
     assert repaired(files, master).phy_offset == at
     assert begin(files, master) == at
+
+
+def test_messages_that_were_sealed_on_the_master_are_named_although_both_end_with_the_same_record(log):
+    data, places = log
+    at, until = places[40], places[41]
+    file = SimpleNamespace(file_from_offset=at - at % SEGMENT, size=SEGMENT)
+    sealed = placeholder(Damage(at, until, "zero", ""), file, 7)
+    master = Master(data[:at] + sealed + data[until:], places)
+    with_messages, with_seal = CrashFileSystem(), CrashFileSystem()
+    filled(with_messages, data)
+    filled(with_seal, master.log)
+    assert begin(with_messages, master) == len(data), "nothing but the places tells the two logs apart"
+    master.stepped_over = [at]
+    with pytest.raises(ReplicationError, match="the master had damage there") as refused:
+        begin(with_messages, master)
+    assert (refused.value.kind, refused.value.phy_offset) == ("different", at)
+    assert begin(with_seal, master) == len(data)
+    assert repaired(with_messages, master).phy_offset == at
 
 
 def test_a_log_without_a_common_record_stays(log):

@@ -21,7 +21,7 @@ from tailrace.errors import RefusalError, RemotingCommandError, RemotingError, S
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.remoting import RequestCode as Code
-from tailrace.ha.comparison import Compared, Verdict, compare
+from tailrace.ha.comparison import Compared, Verdict, compare, differs_at
 from tailrace.ha.faults import Fault, Faults
 from tailrace.ha.log_gaps import log_gaps
 from tailrace.ha.members import GroupMembers, allowed_hosts
@@ -83,8 +83,12 @@ class SlavePort:
             return Compared(Verdict.NOT_COMPARED, -1, "the address of its broker is unknown")
         if self._client is None:
             self._client = self._outgoing()
-        return await compare(
-            self._store.inner.commit_log.queue, until, addresses, self._client, self._run)
+        log = self._store.inner.commit_log
+        found = await compare(log.queue, until, addresses, self._client, self._run)
+        if found.verdict is not Verdict.SAME:
+            return found
+        places = [at for at in self._replicas.stepped_over if at < until]
+        return await differs_at(places, log.record_at, addresses, self._client, self._run) or found
 
     async def start(self) -> None:
         """Listen on ``brokerIP2``, or where the broker listens. Raises OSError that names the setting."""
@@ -111,6 +115,7 @@ class SlavePort:
             self._replicas.faults.begin(Fault.ONE_REPLICA, "inSyncReplicas=1, sends are acknowledged without a slave")
             events.ONE_REPLICA_IS_ENOUGH.log(_log, role=config.broker_role.value)
         try:
+            self._replicas.stepped_over = await self._run(self._store.inner.stepped_over)
             gaps = await self._run(partial(log_gaps, self._store.inner))
         except OSError as error:
             self._replicas.faults.begin(Fault.GAPS_UNKNOWN, error)
