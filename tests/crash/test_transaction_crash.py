@@ -54,12 +54,10 @@ class Broker:
         self.offsets.load()
         self.service = TransactionService(
             clock, SeededEntropy(8), store, store.topics, self.offsets, BROKER)
-        context = SimpleNamespace(
-            executors=SimpleNamespace(transactions=InPlace()), clock=clock, store=store, config=BROKER,
-            clients=SimpleNamespace(producers=ProducerManager(clock, 1)), transactions=self.service,
-            loop=None, control=None)
         self.service.load()
-        self.checks = context.make(TransactionChecks)
+        self.checks = TransactionChecks(
+            None, clock, store, BROKER, SimpleNamespace(transactions=InPlace()),
+            SimpleNamespace(producers=ProducerManager(clock, 1)), self.service, None)
         store.topics.create_if_missing("orders", 1)
 
     def half(self, key, born_ms):

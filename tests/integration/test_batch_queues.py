@@ -42,6 +42,7 @@ def test_batches_are_one_record_and_survive_a_kill(tmp_path):
                     server.start()
                     producer.close()
                     producer = Producer(broker=server.broker)
+        until(lambda: len(read_all(server.broker)) == number)  # a send is answered before its dispatch
         assert read_all(server.broker) == list(range(number))
         producer.close()
     finally:

@@ -57,7 +57,8 @@ def broker(tmp_path_factory):
             "shipping", refuse, namesrv=served.namesrv, topics="orders", start="first", max_reconsume_times=0,
             concurrency=1,
         ):
-            until(lambda: re.search(r"tailrace_dead_letters{.*} [1-9]", read(f"http://{http}/metrics")))
+            for name in ("tailrace_dead_letters", "rocketmq_send_to_dlq_messages_total"):
+                until(lambda name=name: re.search(name + r"{.*} [1-9]", read(f"http://{http}/metrics")))
         until(lambda: re.search(r"rocketmq_timing_messages{.*} [1-9]", read(f"http://{http}/metrics")))
         yield http
 

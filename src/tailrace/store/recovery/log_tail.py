@@ -18,7 +18,7 @@ def nonzero_after(log: MappedFileQueue, phy_offset: int) -> Iterator[tuple[Mappe
                 yield file, at, data
 
 
-def is_incomplete(log: MappedFileQueue, phy_offset: int) -> bool:
+def is_incomplete(log: MappedFileQueue, phy_offset: int, synced_until: int) -> bool:
     """Return True if nothing follows a position but the first bytes of one record, as the log of a slave may end.
 
     A header that is not complete counts as well. If the last byte of the record is there, the record is damaged.
@@ -26,7 +26,7 @@ def is_incomplete(log: MappedFileQueue, phy_offset: int) -> bool:
     If the first bytes are zero, an append was killed: memcpy may copy the first 64 bytes of a long piece last.
     """
     file = log.find(phy_offset)
-    if file is None:
+    if file is None or phy_offset < synced_until:
         return False
     head = file.read(phy_offset - file.file_from_offset, PLAUSIBLE_LENGTH)
     if not any(head[:4]):

@@ -407,22 +407,18 @@ class Recovery:
         has_data = walk.data_after_end
         if has_data is None:
             has_data = any(True for _ in nonzero_after(self._commit_log.queue, end.phy_offset))
-        if has_data and self._arrives_again(end.phy_offset):
+        if has_data and self._follows and is_incomplete(self._commit_log.queue, end.phy_offset, self._synced_until):
             return StopDecision.CUT
         return self._decided(
             "the log ends in bytes that are not a record", reason, f": {reason}", end.path, end.phy_offset,
             later=False, data=has_data, files=end.phy_offset < self._commit_log.queue.files[-1].file_from_offset)
-
-    def _arrives_again(self, end: int) -> bool:
-        """Return True if what follows the end of a slave's log is the rest of an append that its master repeats."""
-        return self._follows and self._synced_until <= end and is_incomplete(self._commit_log.queue, end)
 
     def _cut(self, decision: StopDecision, end: LogEnd) -> None:
         """Pass 6: end the log where the walk ended."""
         log, reason = self._commit_log.queue, record.REASON_NAMES[end.reason]
         self.report.at_end = decision.name
         is_cut = decision is StopDecision.CUT
-        is_copied = is_cut and not self._arrives_again(end.phy_offset)
+        is_copied = is_cut and not (self._follows and is_incomplete(log, end.phy_offset, self._synced_until))
         for file, at, data in nonzero_after(log, end.phy_offset) if is_copied else ():
             kept = self._keep(file.path, at, file.file_from_offset + at, data, f"{AFTER_THE_END}{reason}")
             if not self.report.read_only:
