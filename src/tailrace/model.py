@@ -68,8 +68,11 @@ _STORED_NAMES: Final = frozenset(name for name, _ in _OF_FIELDS)
 
 def refuse_conflicts(message: Message) -> None:
     """Raise MessageIllegalError if a message has contradictory fields, or a field of a wrong type or out of range."""
-    if _is_plain(message):
-        return
+    if not _is_plain(message):
+        _refuse_conflicts(message)
+
+
+def _refuse_conflicts(message: Message) -> None:
     flag: Any = message.flag
     level: Any = message.delay_level
     if not isinstance(flag, int) or not -1 << 31 <= flag < 1 << 31:
@@ -223,7 +226,7 @@ class Message(msgspec.Struct, kw_only=True, gc=False):
     def __post_init__(self) -> None:
         if _is_plain(self):
             return
-        refuse_conflicts(self)
+        _refuse_conflicts(self)
         if isinstance(self.delay, str | timedelta):
             self.delay = whole_ms("delay", self.delay, 1000) / 1000
         elif self.deliver_at is not None:
