@@ -17,7 +17,7 @@ from tailrace.broker.core.name_servers import Addresses, NameServers
 from tailrace.broker.core.registration import BrokerGroup
 from tailrace.config import BrokerConfig, BrokerRole, StoreConfig
 from tailrace.env.clock import Clock
-from tailrace.errors import RefusalError, RemotingCommandError, RemotingError, StoreError
+from tailrace.errors import RefusalError, RemotingError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.remoting import RequestCode as Code
@@ -181,9 +181,7 @@ async def take_offsets_of_slaves(
 
 async def _offsets_of(client: RemotingClient, address: str) -> dict[str, dict[int, int]]:
     """Return the offsets of a broker by ``topic@group`` and queue: request 43."""
-    answer = await client.invoke(address, RequestCode.GET_ALL_CONSUMER_OFFSET, {}, timeout_ms=_TIMEOUT_MS)
-    if answer.code != ResponseCode.SUCCESS:
-        raise RemotingCommandError(answer.code, answer.remark or "", address)
+    answer = await client.ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET, timeout_ms=_TIMEOUT_MS)
     table = fastjson.loads(answer.body).get("offsetTable") or {}
     return {
         str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()} for key, queues in table.items()}
