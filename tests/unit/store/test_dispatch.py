@@ -183,7 +183,7 @@ def test_a_bad_record_stops_dispatch_with_an_error(files, caplog):
     assert store.put_inner(inner()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
     lines = [r.getMessage() for r in caplog.records if "sends are refused" not in r.getMessage()]
     assert sum("bad record" in line for line in lines) == 1
-    assert not store.inner.reput.wait(put[4].until, 3_600_000), "nobody waits for what is never dispatched"
+    assert not store.inner.reput.wait(put[4].until, 3_600_000), "no thread waits for records that are never dispatched"
     store.close()
     assert files.exists("/s/abort"), "not a clean stop: the next open looks at everything"
 
