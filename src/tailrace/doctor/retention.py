@@ -16,7 +16,8 @@ from tailrace.formats import names as N
 from tailrace.formats.commitlog import BLANK, decode_message
 from tailrace.formats.consumequeue import CqUnit
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.retention.archive_pins import ArchivePins, GroupPins
+from tailrace.node.retention.archive_pins import ArchivePins
+from tailrace.node.retention.group_pins import GroupPins
 from tailrace.node.retention.topics import limits_of_topics
 from tailrace.node.timers import DelayOffsetManager
 from tailrace.node.topic_config import TopicConfigManager

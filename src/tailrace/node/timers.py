@@ -24,7 +24,8 @@ from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import ConfigManager, Owned, read_config, write_config
 from tailrace.node.directory_opening import make_configs
 from tailrace.node.foreign_engines import RocksDBStore, name_leftovers
-from tailrace.node.retention.timer_rescue import PendingPositions, WheelPositions
+from tailrace.node.retention.timer_rescue import PendingPositions
+from tailrace.node.retention.wheel_positions import WheelPositions
 from tailrace.node.topic_config import TopicConfigManager, validate_topic
 from tailrace.store.append import kind_of
 from tailrace.store.default_message_store import DefaultMessageStore

@@ -8,7 +8,7 @@ writes, it finds no room for the next bytes of the log, or too many sends wait f
 
 The server answers GET and HEAD, one request a connection, and closes a connection that sends no complete
 request within 5 s. With ``serve --console-actions`` it also takes the forms of the pages below ``/console/actions/``,
-see `tailrace.observe.http_turns`. If too many connections are open, the server closes the oldest one that waits for the
+see `tailrace.observe.http_forms`. If too many connections are open, the server closes the oldest one that waits for the
 late answer to a wrong password, or else the oldest one that has not sent its request yet, so clients that guess or are
 slow do not lock others out. Connections may use TLS, see `tailrace.remoting.acceptor`.
 
@@ -45,17 +45,8 @@ from tailrace.errors import RefusalError
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
 from tailrace.observe.exposition import Exposition, format_of
-from tailrace.observe.http_turns import (
-    PAGE_S,
-    SHARED_S,
-    FormRefusedError,
-    Pace,
-    PageTurns,
-    SharedTexts,
-    fields_of,
-    foreign,
-    read_form,
-)
+from tailrace.observe.http_forms import FormRefusedError, fields_of, foreign, read_form
+from tailrace.observe.http_turns import PAGE_S, SHARED_S, Pace, PageTurns, SharedTexts
 from tailrace.remoting.acceptor import Acceptor, IncomingConnection
 from tailrace.remoting.addresses import address_text
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits

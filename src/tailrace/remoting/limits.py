@@ -32,8 +32,8 @@ from tailrace.auth.addresses import network_of
 from tailrace.auth.quotas import QUOTAS
 from tailrace.env.supervision import caught
 from tailrace.logs import LogRateLimiter, get_logger
-from tailrace.remoting.lanes import Turns
 from tailrace.remoting.shares import ADDRESS, ALL, CONNECTION, USER, Holder, Shares
+from tailrace.remoting.turns import Turns
 
 __all__ = ["CallLimits", "Connection", "ServerLimits"]
 

@@ -10,7 +10,7 @@ If the bytes of a connection are not a valid frame, that connection is closed an
 Memory is bounded, see `tailrace.remoting.limits`. A client that does not read its answers is paused: its requests
 wait and its connection is not read, until the unread answers are below ``high_water`` again. If a client stops in
 the middle of a frame, or does not read, its connection is closed after ``limits.stall_s``. The time that requests of
-one connection may take together is bounded as well, see `tailrace.remoting.lanes`.
+one connection may take together is bounded as well, see `tailrace.remoting.turns`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tailrace.observe.http_turns import FORM_MAX, FormRefusedError, foreign, read_form
+from tailrace.observe.http_forms import FORM_MAX, FormRefusedError, foreign, read_form
 
 FORM = "Content-Type: application/x-www-form-urlencoded"
 

@@ -8,9 +8,9 @@ import pytest
 from frames_server import echo, run, serving
 
 from tailrace.formats.remoting import RemotingCommand
-from tailrace.remoting import lanes as module
-from tailrace.remoting.lanes import LONG_NS, QUIET_NS, SHORT_NS, Turns
+from tailrace.remoting import turns as module
 from tailrace.remoting.limits import ServerLimits
+from tailrace.remoting.turns import LONG_NS, QUIET_NS, SHORT_NS, Turns
 
 
 class Clock:

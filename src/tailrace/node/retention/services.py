@@ -11,7 +11,8 @@ from tailrace.env.scheduler import Scheduler
 from tailrace.formats import filenames
 from tailrace.formats.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.retention.archive_pins import ArchivePins, GroupPins
+from tailrace.node.retention.archive_pins import ArchivePins
+from tailrace.node.retention.group_pins import GroupPins
 from tailrace.node.retention.timer_rescue import PendingPositions, TimerRescue
 from tailrace.node.retention.topics import TopicRetention
 from tailrace.node.topic_config import TopicConfigManager

@@ -1,6 +1,6 @@
 """Pins: what still needs old messages, and what happens to a pinned file when space is short.
 
-Timers and delay levels (``node.retention.timer_rescue``), consumer groups (``node.retention.archive_pins``) and
+Timers and delay levels (``node.retention.timer_rescue``), consumer groups (``node.retention.group_pins``) and
 the archive (``node.retention.archive_pins``) implement `PinSource`.
 """
 
