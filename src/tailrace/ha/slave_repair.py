@@ -106,6 +106,7 @@ def _follow(
         write_abort(store.file_system, store.root)
         _forget_deliveries(store)
         _lower_flushed(store, cut_at)
+        store.progress.forget()  # it has the ends of queues of the log that is cut off
         log.truncate_dirty_files(cut_at)
         for file in log.files:
             file.flush()

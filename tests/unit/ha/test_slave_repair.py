@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
 
@@ -85,10 +86,13 @@ def bodies(count, seed=b""):
 
 def filled(files, log):
     with slave_of(files) as store:
-        at = 0
-        while at < len(log):
-            size = min(1000, len(log) - at, SEGMENT - at % SEGMENT)
-            at = store.inner.append_raw(at, memoryview(bytearray(log[at : at + size])))
+        copy(store, log)
+
+
+def copy(store, log, at=0):
+    while at < len(log):
+        size = min(1000, len(log) - at, SEGMENT - at % SEGMENT)
+        at = store.inner.append_raw(at, memoryview(bytearray(log[at : at + size])))
 
 
 def begin(files, master):
@@ -229,6 +233,39 @@ def test_after_a_repair_a_power_loss_brings_no_older_hint_of_what_is_synced_back
     repaired(files, Master(log[0][:cut], log[1][:40]))
     found = files.power_lost(SeededEntropy(1), 0).open("/s/tailrace/flushed").pread(96, 0)
     assert json.loads(found)["flushed"] == cut
+
+
+def test_after_a_repair_own_progress_says_nothing_of_the_log_that_is_cut_off(log):
+    """It has ends of queues, and recovery continues queues at these if a segment file is missing between two others."""
+    files, cut = CrashFileSystem(), log[1][40]
+    filled(files, log[0])
+    repaired(files, Master(log[0][:cut], log[1][:40]))
+    names = files.power_lost(SeededEntropy(1), 0).list("/s/tailrace")
+    assert not [name for name in names if name.startswith("progress")]
+
+
+def test_a_file_that_a_power_loss_took_between_two_others_takes_no_queue_offset(log):
+    """The log ends before it, so the master sends these messages again, with the same queue offsets."""
+    end = next(at for at in log[1] if at > 1.5 * SEGMENT)
+    data, places = log[0][:end], [at for at in log[1] if at < end]
+    files, cut = CrashFileSystem(), next(at for at in reversed(places) if at < SEGMENT - 64)
+    filled(files, data)
+    files.open(f"/s/commitlog/{2 * SEGMENT:020d}", writable=True, create=True).truncate(SEGMENT)
+    for name in files.list("/s/commitlog"):
+        start = int(name)
+        with closing(files.open(f"/s/commitlog/{name}", writable=True)) as file:
+            lost_from = max(cut - start, 0)
+            file.pwrite(bytes(file.size() - lost_from), lost_from)
+    files.remove(f"/s/commitlog/{SEGMENT:020d}")
+    for name in files.list("/s/tailrace"):
+        if name.startswith(("progress", "flushed")):
+            files.remove(f"/s/tailrace/{name}")
+    files.open("/s/abort", writable=True, create=True)
+    with slave_of(files) as store:
+        assert store.max_phy_offset == cut
+        copy(store, data, cut)
+        store.wait_dispatched()
+        assert [message.phy_offset for message in store.read("T")] == places
 
 
 @pytest.mark.parametrize("delay", [{"delay": "2s"}, {"properties": {DELAY: "1"}}], ids=["timer", "level"])

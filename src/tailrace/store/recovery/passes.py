@@ -57,7 +57,7 @@ from tailrace.store.record_batch import RecordBatch, rows_by_queue
 from tailrace.store.recovery.log_tail import is_incomplete, nonzero_after
 from tailrace.store.recovery.quarantine import AFTER_THE_END, Quarantine
 from tailrace.store.recovery.rebuild_dispatcher import RebuildDispatcher
-from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, is_next, lost_ends
+from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, has_gap, is_next, lost_ends
 from tailrace.store.recovery.table import StartDecision, StopDecision, decide_stop
 from tailrace.store.sealing import placeholder
 from tailrace.store.store_checkpoint import StoreCheckpoint
@@ -427,7 +427,8 @@ class Recovery:
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
             self._index.rewind(  # W7: no entry may name a record that is cut off
                 end.phy_offset, self._commit_log.store_timestamp_at, durably=True)
-        self._continue_after_lost()
+        if has_gap([file for file in log.files if file.file_from_offset < end.phy_offset] or log.files):
+            self._continue_after_lost()
         for queue in self._queues.table.values():
             unflushed = 0 if self._is_clean or queue not in self._queues.dirty else (
                 _LAST_QUEUE_FILES if self._found is not None else len(queue.files.files))

@@ -339,6 +339,12 @@ class RecoveryStart:
         return max(phy_offset, low)
 
 
+def has_gap(files: Sequence[MappedFile]) -> bool:
+    """Return whether a segment file is missing between two others."""
+    first, last = files[0], files[-1]
+    return last.file_from_offset - first.file_from_offset != (len(files) - 1) * first.size
+
+
 def lost_ends(
     files: Sequence[MappedFile], queues: Iterable[ConsumeQueue], found: Progress | None
 ) -> dict[tuple[str, int], int]:
@@ -350,18 +356,18 @@ def lost_ends(
     the last messages of a queue may have been in it. A new message would then get the offset of a lost message, and a
     consumer that had read that offset would never see the new message.
 
-    A crash removes only the end of the log, so a file that is missing between two others was not lost in a crash. In
-    that case a queue ends after its last unit that names a position of a missing file, or where own progress says.
-    Recovery writes pre-blank units up to that end, so that later opens find it. If every file of the log is missing,
-    own progress gives the ends of queues that have no files either. Without queue files and without own progress the
-    end of a queue is not known.
+    A crash removes only the end of the log. So if the log continues after a file that is missing, that one was not lost
+    in a crash; if it ends before it, the result of this function does not count. In the first case a queue ends after
+    its last unit that names a position of a missing file, or where own progress says. Recovery writes pre-blank units
+    up to that end, so that later opens find it. If every file of the log is missing, own progress gives the ends of
+    queues that have no files either. Without queue files and without own progress the end of a queue is not known.
 
     If the last segment files are missing, that is the end of the log: positions and queue offsets after the last
     remaining message are used again, and a broker sets consumers back to that end.
     """
-    starts = [file.file_from_offset for file in files]
-    if files and starts[-1] - starts[0] == (len(files) - 1) * files[0].size:
+    if files and not has_gap(files):
         return {}
+    starts = [file.file_from_offset for file in files]
     ends: dict[tuple[str, int], int] = {}
     if found is not None:
         ends = {(topic, int(queue_id)): state[0] for topic, numbers in found.queues.items()
