@@ -15,7 +15,7 @@ from tailrace import events
 from tailrace.auth.addresses import Addresses, addresses_problem, parsed_address
 from tailrace.errors import ConfigError, RemotingError
 from tailrace.formats import fastjson
-from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.remoting import RequestCode
 from tailrace.formats.requests.name_server_headers import GetBrokerMemberGroupRequestHeader
 from tailrace.ha.faults import Fault, Faults
 from tailrace.logs import get_logger
@@ -104,10 +104,8 @@ class GroupMembers:
         if self._client is None:
             self._client = self._outgoing()
         try:
-            answer = await self._client.invoke(
-                server, RequestCode.GET_BROKER_MEMBER_GROUP, self._header.to_ext(), timeout_ms=ASK_MS)
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingError(f"code {answer.code}: {answer.remark}")
+            answer = await self._client.ask(
+                server, RequestCode.GET_BROKER_MEMBER_GROUP, self._header, timeout_ms=ASK_MS)
             self._by_server[server] = members_in(answer.body)
             self._failing.pop(server, None)
         except (RemotingError, OSError, ValueError) as error:

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.env.supervision import supervised
-from tailrace.errors import RemotingCommandError, RemotingError, StoreError
+from tailrace.errors import RemotingError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.remoting import RequestCode, ResponseCode
@@ -212,10 +212,7 @@ class MetadataCopy:
     async def _ask(
         self, code: RequestCode, ext: Mapping[str, str] | None = None,
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        answer = await self._client.invoke(
-            self._slave.master_address, code, dict(ext or {}), timeout_ms=_TIMEOUT_MS)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "")
+        answer = await self._client.ask(self._slave.master_address, code, ext, timeout_ms=_TIMEOUT_MS)
         found = fastjson.loads(answer.body)
         if not isinstance(found, dict):
             raise TypeError(f"the answer to request {code.value} is not an object")
@@ -262,16 +259,15 @@ class MetadataCopy:
 
     async def _deleted(self, table: Mapping[str, Any], end: int) -> dict[str, Ended]:
         """Return the topics that the master has deleted (SM7); its log ended at ``end`` before it sent ``table``."""
-        answer = await self._client.invoke(
-            self._slave.master_address, RequestCode.GET_SLAVE_STATE, {}, timeout_ms=_TIMEOUT_MS)
+        answer = await self._client.ask(
+            self._slave.master_address, RequestCode.GET_SLAVE_STATE, timeout_ms=_TIMEOUT_MS,
+            ok=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
         if answer.code == ResponseCode.SUCCESS:
             found = fastjson.loads(answer.body)
             if not isinstance(found, dict) or not isinstance(orders := found.pop("consumerOrderInfo", {}), dict):
                 raise TypeError("the state for slaves is not an object")
             self._orders = orders
             return decode_ended(found)
-        if answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise RemotingCommandError(answer.code, answer.remark or "")
         return {
             topic: Ended(end, {}) for topic, _ in list(self._store.queues.table)
             if topic not in table and not is_lmq(topic) and not self._tables.topics.is_system_topic(topic)}

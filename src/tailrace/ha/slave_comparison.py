@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.config import StoreConfig
-from tailrace.errors import RemotingCommandError, ReplicationError
+from tailrace.errors import ReplicationError
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.ha.comparison import last_record_before
@@ -40,24 +40,21 @@ class MasterLog:
         self._client = client
         self.address = address
 
-    async def _ask(self, code: RequestCode, ext: dict[str, str], timeout_ms: int = _TIMEOUT_MS) -> bytes:
-        answer = await self._client.invoke(self.address, code, ext, timeout_ms=timeout_ms)
-        if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "")
-        return bytes(answer.body)
+    async def _ask(self, code: RequestCode) -> bytes:
+        return bytes((await self._client.ask(self.address, code, timeout_ms=_TIMEOUT_MS)).body)
 
     async def settings(self) -> dict[str, str]:
         """Return the settings of the master: request 26."""
-        return parse_properties((await self._ask(RequestCode.GET_BROKER_CONFIG, {})).decode())
+        return parse_properties((await self._ask(RequestCode.GET_BROKER_CONFIG)).decode())
 
     async def bounds(self) -> tuple[int, int]:
         """Return the first and the last position of the master's log: request 28."""
-        table = json.loads(await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}))["table"]
+        table = json.loads(await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO))["table"]
         return max(int(table["commitLogMinOffset"]), 0), int(table["commitLogMaxOffset"])
 
     async def gaps(self) -> list[int]:
         """Return where the master says that its log has or had damage: request 907. One of RocketMQ says nothing."""
-        status = json.loads(await self._ask(RequestCode.GET_BROKER_HA_STATUS, {}))
+        status = json.loads(await self._ask(RequestCode.GET_BROKER_HA_STATUS))
         found = (at for name in ("gapOffsets", "steppedOver") for at in status.get(name) or ())
         return sorted({at for at in found if isinstance(at, int)})
 

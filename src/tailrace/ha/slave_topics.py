@@ -17,10 +17,11 @@ from typing import Any, Final, Protocol, final
 
 from tailrace import events
 from tailrace.env.supervision import failed
-from tailrace.errors import DispatchWaitsError, RemotingCommandError, RemotingError, StoreError
+from tailrace.errors import DispatchWaitsError, RemotingError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.names import LMQ_PREFIX
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import GetTopicConfigRequestHeader
 from tailrace.ha.faults import Fault
 from tailrace.ha.slave import Slave
 from tailrace.ha.slave_comparison import Run
@@ -114,16 +115,15 @@ class SlaveTopics:
         try:
             if not self._slave.master_address:
                 raise RemotingError("no name server knows the master")
-            answer = await self._client.invoke(
-                self._slave.master_address, RequestCode.GET_TOPIC_CONFIG, {"topic": topic}, timeout_ms=_TIMEOUT_MS)
+            answer = await self._client.ask(
+                self._slave.master_address, RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(topic),
+                ok=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST), timeout_ms=_TIMEOUT_MS)
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 self._slave.faults.end(Fault.DISPATCH)
                 if len(self._absent) >= ABSENT_MAX:
                     self._absent.clear()
                 self._absent.add(topic)
                 return
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", self._slave.master_address)
             config = TopicConfig.from_json(fastjson.loads(answer.body), topic)
             # A copy of the whole table that came in the meantime is newer.
             await self._run(lambda: self._topics.change(

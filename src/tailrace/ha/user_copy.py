@@ -16,7 +16,6 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from tailrace.auth.addresses import parsed_address
-from tailrace.errors import RemotingCommandError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.ha.slave_comparison import Run
@@ -26,6 +25,8 @@ from tailrace.remoting.client import RemotingClient, split_address
 __all__ = ["COPIED", "AccessTables", "copy_users", "is_inside_machine"]
 
 _TIMEOUT_MS: Final = 30_000
+_SENDS_NONE: Final = (
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER)
 COPIED: Final = "copied from the master"
 """The state of a slave whose users are those of its master."""
 
@@ -57,13 +58,12 @@ async def copy_users(client: RemotingClient, address: str, tables: AccessTables,
         return "innerClientAuthenticationCredentials is not set here"
     if not client.uses_tls and not (place and is_inside_machine(place[0])):
         return "passwords are copied over TLS only: set tls.client.enable=true here, and a certificate at the master"
-    answer = await client.invoke(address, RequestCode.GET_SLAVE_USERS, {}, timeout_ms=_TIMEOUT_MS)
+    answer = await client.ask(
+        address, RequestCode.GET_SLAVE_USERS, ok=(ResponseCode.SUCCESS, *_SENDS_NONE), timeout_ms=_TIMEOUT_MS)
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
         return "a master of RocketMQ does not send them"
-    if answer.code in {ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER}:
+    if answer.code in _SENDS_NONE:
         return answer.remark or f"code {answer.code}"
-    if answer.code != ResponseCode.SUCCESS:
-        raise RemotingCommandError(answer.code, answer.remark or "", address)
     found = fastjson.loads(answer.body)
     if not isinstance(found, dict):
         raise TypeError("the users are not an object")

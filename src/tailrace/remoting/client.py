@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 import ssl
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Final, cast, final
 
 from tailrace import events
@@ -360,11 +360,14 @@ class RemotingClient:
         return answer
 
     async def ask(
-        self, address: str, code: int, header: CustomHeader | None = None, body: bytes = b"", *,
+        self, address: str, code: int, header: CustomHeader | Mapping[str, str] | None = None, body: bytes = b"", *,
         ok: Container[int] = (ResponseCode.SUCCESS,), timeout_ms: int = 3000,
     ) -> RemotingCommand:
-        """As `invoke`, with a header. Raises RemotingCommandError for an answer whose code is not in ``ok``."""
-        ext = {} if header is None else header.to_ext()
+        """As `invoke`, with a header or its fields.
+
+        Raises RemotingCommandError for an answer whose code is not in ``ok``.
+        """
+        ext = header.to_ext() if isinstance(header, CustomHeader) else dict(header or {})
         answer = await self.invoke(address, code, ext, body, timeout_ms=timeout_ms)
         if answer.code not in ok:
             raise RemotingCommandError(answer.code, answer.remark or "", address)

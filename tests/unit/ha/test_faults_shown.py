@@ -33,6 +33,7 @@ from tailrace.ha.metadata_copy import MetadataCopy
 from tailrace.ha.slave import STOPS, Slave
 from tailrace.ha.slave_topics import SlaveTopics
 from tailrace.node.store_opening import StoreParts
+from tailrace.remoting.client import RemotingClient
 from tailrace.store.running_flags import NOT_WRITEABLE
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -201,6 +202,8 @@ unreplicated("SLAVE_NOT_AVAILABLE", has_slave=False)
 class Away:
     """A client whose requests get no answer."""
 
+    ask = RemotingClient.ask
+
     async def invoke(self, address, *_, **__):
         raise RemotingConnectError(address, "refused")
 
@@ -297,6 +300,8 @@ class Script:
         self.log, self.low, self.frames, self.is_away = log, 0, b"", False
         self.settings = {
             "mappedFileSizeCommitLog": FILE, "brokerClusterName": "c", "brokerName": "b", "brokerRole": "SYNC_MASTER"}
+
+    ask = RemotingClient.ask
 
     async def invoke(self, address, code, ext, *_, **__):
         if self.is_away:

@@ -18,6 +18,7 @@ from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.timers import DelayOffsetManager
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
+from tailrace.remoting.client import RemotingClient
 from tailrace.store.lives import Ended, EndedLives
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -50,13 +51,17 @@ class Master:
         self.topics = {f"t{n:02}": {"topicName": f"t{n:02}", "readQueueNums": n + 1} for n in range(21)}
         self.offsets = {"t00@g": {"0": 5}}
         self.total, self.page, self.end, self.asked = 21, 5, 100, []
-        self.is_master = True
+        self.is_master, self.refused = True, set()
         self.lmq = {}
         self.ended = {"deletedTopics": {"x": 40}, "nextOffsets": {"x": {"0": 7}}}
 
-    async def invoke(self, address, code, ext, **_):
+    ask = RemotingClient.ask
+
+    async def invoke(self, address, code, ext, *_, **__):
         self.asked.append(int(code))
         code = RequestCode(code)
+        if code in self.refused:
+            return RemotingCommand(code=1, remark="busy")
         body, answer_ext = {}, {}
         if code is RequestCode.GET_ALL_TOPIC_CONFIG:
             begin = int(ext["topicSeq"])
@@ -119,6 +124,12 @@ def world():
 def copied(world):
     asyncio.run(world.copy.copy_all())
     asyncio.run(world.copy.apply_positions())
+
+
+def test_a_refusal_of_the_master_has_its_address(world):
+    world.master.refused = {RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_SLAVE_STATE}
+    copied(world)
+    assert "".join(world.slave.faults.to_json()).count("m:1") == 2, "for topics and for groups"
 
 
 def test_all_pages_of_a_table_replace_it_and_its_version(world):

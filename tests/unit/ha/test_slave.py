@@ -12,12 +12,15 @@ from tailrace.env.clock import SystemClock
 from tailrace.errors import DiskFullError, FatalStorageError, RemotingConnectError, ReplicationError
 from tailrace.ha.known_master import read_known_master
 from tailrace.ha.slave import STOPS, Slave, SlaveState
+from tailrace.remoting.client import RemotingClient
 from tailrace.store.running_flags import NOT_WRITEABLE, WRITE_LOGICS_QUEUE_ERROR, RunningFlags
 from tailrace.testing import CrashFileSystem
 
 
 class Nobody:
     """A client without an answer."""
+
+    ask = RemotingClient.ask
 
     async def invoke(self, address, *_, **__):
         raise RemotingConnectError(address, "refused")

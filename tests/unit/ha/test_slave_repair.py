@@ -20,6 +20,7 @@ from tailrace.ha.slave_comparison import MasterLog, SlaveComparison
 from tailrace.ha.slave_repair import follow_master
 from tailrace.node import timers
 from tailrace.node.store_opening import StoreParts
+from tailrace.remoting.client import RemotingClient
 from tailrace.store.sealing import placeholder
 from tailrace.store.walk.log_walk import Damage
 from tailrace.testing import CrashFileSystem, SimClock, SimScheduler
@@ -60,7 +61,9 @@ class Master:
         self.asked = 0
         self.gaps, self.stepped_over = [], []
 
-    async def invoke(self, address, code, ext, **_):
+    ask = RemotingClient.ask
+
+    async def invoke(self, address, code, ext, *_, **__):
         self.asked += 1
         if code is RequestCode.GET_BROKER_CONFIG:
             return RemotingCommand(code=0, body="".join(f"{k}={v}\n" for k, v in self.settings.items()).encode())

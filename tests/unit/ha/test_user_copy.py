@@ -17,6 +17,7 @@ from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.ha.user_copy import COPIED, copy_users, is_inside_machine
 from tailrace.node.access import AclManager, UserManager
+from tailrace.remoting.client import RemotingClient
 from tailrace.testing import CrashFileSystem, SimClock
 
 ANN = {"username": "ann", "password": "ann-secret", "userType": "Super", "userStatus": "enable"}
@@ -31,7 +32,9 @@ class Master:
         self.signs, self.uses_tls, self.asked = signs, uses_tls, 0
         self._answer = RemotingCommand(code=code, remark=remark, body=body)
 
-    async def invoke(self, address, code, ext, **_):
+    ask = RemotingClient.ask
+
+    async def invoke(self, address, code, ext, *_, **__):
         assert code == RequestCode.GET_SLAVE_USERS
         self.asked += 1
         return self._answer
