@@ -286,9 +286,10 @@ class Recovery:
             if self._index is not None:
                 self._index.end_build()
         report.end = walk.end.phy_offset
-        decision = self._decide_end(walk)
+        cut_short = self._follows and is_incomplete(self._commit_log.queue, walk.end.phy_offset, self._synced_until)
+        decision = self._decide_end(walk, cut_short=cut_short)
         if not self._options.dry_run:
-            self._cut(decision, walk.end)
+            self._cut(decision, walk.end, is_copied=decision is StopDecision.CUT and not cut_short)
 
     def _take_all(self, walk: Walk[RecordBatch], until: int) -> None:
         report = self.report
@@ -402,23 +403,21 @@ class Recovery:
         self.report.quarantined_bytes += kept
         return kept
 
-    def _decide_end(self, walk: Walk[RecordBatch]) -> StopDecision:
+    def _decide_end(self, walk: Walk[RecordBatch], *, cut_short: bool) -> StopDecision:
         end, reason = walk.end, record.REASON_NAMES[walk.end.reason]
         has_data = walk.data_after_end
         if has_data is None:
             has_data = any(True for _ in nonzero_after(self._commit_log.queue, end.phy_offset))
-        if has_data and self._follows and is_incomplete(self._commit_log.queue, end.phy_offset, self._synced_until):
+        if has_data and cut_short:
             return StopDecision.CUT
         return self._decided(
             "the log ends in bytes that are not a record", reason, f": {reason}", end.path, end.phy_offset,
             later=False, data=has_data, files=end.phy_offset < self._commit_log.queue.files[-1].file_from_offset)
 
-    def _cut(self, decision: StopDecision, end: LogEnd) -> None:
+    def _cut(self, decision: StopDecision, end: LogEnd, *, is_copied: bool) -> None:
         """Pass 6: end the log where the walk ended."""
         log, reason = self._commit_log.queue, record.REASON_NAMES[end.reason]
         self.report.at_end = decision.name
-        is_cut = decision is StopDecision.CUT
-        is_copied = is_cut and not (self._follows and is_incomplete(log, end.phy_offset, self._synced_until))
         for file, at, data in nonzero_after(log, end.phy_offset) if is_copied else ():
             kept = self._keep(file.path, at, file.file_from_offset + at, data, f"{AFTER_THE_END}{reason}")
             if not self.report.read_only:
@@ -437,7 +436,7 @@ class Recovery:
         if self.report.read_only:
             log.set_end(end.phy_offset)
         else:
-            log.truncate_dirty_files(end.phy_offset, clear=is_cut)
+            log.truncate_dirty_files(end.phy_offset, clear=decision is StopDecision.CUT)
 
     def _continue_after_lost(self) -> None:
         """Move the ends of queues past the messages that are lost with a segment file."""
