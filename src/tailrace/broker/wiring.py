@@ -30,11 +30,12 @@ from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
 from tailrace.broker.consumers.client_manage import ClientManageProcessor
 from tailrace.broker.consumers.lags import ConsumerLags
 from tailrace.broker.consumers.offsets import ConsumerOffsetsProcessor
+from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.audit import AuditLog
 from tailrace.broker.core.cold_data import ColdDataFlowControl
 from tailrace.broker.core.creations import Creations
 from tailrace.broker.core.deletion import BrokerState
-from tailrace.broker.core.name_servers import Addresses, NameServers
+from tailrace.broker.core.name_servers import NameServers
 from tailrace.broker.core.slaves import SlaveServices
 from tailrace.broker.lite.dispatcher import LiteEventDispatcher
 from tailrace.broker.lite.inspect import LiteManagerProcessor
@@ -42,6 +43,7 @@ from tailrace.broker.lite.pop_lite import LiteAcks, LitePopService
 from tailrace.broker.lite.registry import LiteSubscriptionRegistry
 from tailrace.broker.lite.service import LiteLifecycle, LiteTopics
 from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
+from tailrace.broker.messages.asked_questions import AskedQuestions
 from tailrace.broker.messages.end_transaction import EndTransactionProcessor, TransactionEnds
 from tailrace.broker.messages.lanes import SendLane
 from tailrace.broker.messages.proven import ProvenSubscriptions, ProvenTopics
@@ -51,7 +53,7 @@ from tailrace.broker.messages.recall import RecallMessageProcessor
 from tailrace.broker.messages.records import Records
 from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.broker.messages.send_back import SendBackProcessor
-from tailrace.broker.messages.sent_properties import AskedQuestions, NamedProperties
+from tailrace.broker.messages.sent_properties import NamedProperties
 from tailrace.broker.messages.service import MessageService
 from tailrace.broker.pop.ack import AckService
 from tailrace.broker.pop.inspect import PopInspectProcessor

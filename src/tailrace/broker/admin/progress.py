@@ -7,7 +7,7 @@ from typing import Any, final
 
 from tailrace.broker.clients.client_manager import ConsumerManager
 from tailrace.broker.consumers.lags import ConsumerLags
-from tailrace.broker.core.name_servers import Addresses
+from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.statistics.broker_stats import BrokerStatsManager
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock

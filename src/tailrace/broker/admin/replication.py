@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from tailrace.broker.core.name_servers import Addresses
+from tailrace.broker.core.addresses import Addresses
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode

@@ -1,14 +1,13 @@
-"""The addresses of a broker, and the name servers that know it: one in its process, others at which it registers."""
+"""The name servers that know a broker: one in its process, others at which it registers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from tailrace.config import BrokerConfig
 from tailrace.node.topic_config import TopicConfigManager
 
-__all__ = ["Addresses", "NameServers"]
+__all__ = ["NameServers"]
 
 
 class _Own(Protocol):
@@ -51,13 +50,3 @@ class NameServers:
     def members(self) -> dict[int, str]:
         """Return the brokers of this name that the own name server knows: their addresses by id."""
         return {} if self.own is None else self.own.members(self._config.broker_cluster_name, self._config.broker_name)
-
-
-@dataclass(slots=True)
-class Addresses:
-    """Addresses as ``ip:port``; each is empty until the broker listens there."""
-
-    broker: str = ""
-    """For clients."""
-    ha: str = ""
-    """For slaves; stays empty without a port for them."""

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Final, final
 
 from tailrace import events
+from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.listeners import Address, is_own_address
-from tailrace.broker.core.name_servers import Addresses
 from tailrace.config import BrokerConfig
 from tailrace.env.supervision import supervised
 from tailrace.errors import ConfigError, RemotingError, StoreError

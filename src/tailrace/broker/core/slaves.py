@@ -12,8 +12,9 @@ from functools import partial
 from typing import Final, final
 
 from tailrace import events
+from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.listeners import Listeners, why_not_listening
-from tailrace.broker.core.name_servers import Addresses, NameServers
+from tailrace.broker.core.name_servers import NameServers
 from tailrace.broker.core.registration import BrokerGroup
 from tailrace.config import BrokerConfig, BrokerRole, StoreConfig
 from tailrace.env.clock import Clock

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, final
 
 from tailrace import events
 from tailrace.broker.clients.client_manager import ProducerManager
-from tailrace.broker.core.name_servers import Addresses
+from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.messages.sent_properties import NamedProperties
 from tailrace.broker.messages.service import BUSY, MessageService, plain_sys_flag
 from tailrace.broker.statistics.traffic import Traffic, message_type

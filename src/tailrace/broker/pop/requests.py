@@ -17,8 +17,8 @@ from tailrace.broker.consumers.consumer_checks import (
     no_group,
     readable_topic,
 )
+from tailrace.broker.core.addresses import Addresses
 from tailrace.broker.core.creations import Creations
-from tailrace.broker.core.name_servers import Addresses
 from tailrace.broker.core.slaves import refuse_on_slave
 from tailrace.broker.messages.long_polling import LongPolling, PollResult, Waiter
 from tailrace.broker.statistics.pop_metrics import PopMetrics

@@ -10,7 +10,7 @@ from people import People, sent_by
 
 from tailrace.auth.accesses import Accesses
 from tailrace.broker import wiring
-from tailrace.broker.messages import sent_properties
+from tailrace.broker.messages import asked_questions
 from tailrace.broker.messages.reply import ReplyMessageProcessor
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.formats.requests.table import REQUESTS
@@ -137,11 +137,11 @@ def test_a_question_is_forgotten_after_its_time(world, clock):
     world.ask(ttl="3000")
     world.ask(correlation="c-2", ttl="999999999999")
     world.ask(correlation="c-3", ttl="soon")
-    clock.ms += 3_000 + sent_properties.GRACE_MS
+    clock.ms += 3_000 + asked_questions.GRACE_MS
     assert world.reply().code == 0
     clock.ms += 1
     assert world.reply().code == 16
-    clock.ms += sent_properties.TTL_MAX_MS - 3_001
+    clock.ms += asked_questions.TTL_MAX_MS - 3_001
     assert world.reply(correlation="c-2").code == 0
     clock.ms += 1
     assert world.reply(correlation="c-2").code == 16
@@ -149,7 +149,7 @@ def test_a_question_is_forgotten_after_its_time(world, clock):
 
 
 def test_questions_of_one_user_do_not_drive_out_those_of_another(world, monkeypatch):
-    monkeypatch.setattr(sent_properties, "OF_USER_MAX", 3)
+    monkeypatch.setattr(asked_questions, "OF_USER_MAX", 3)
     world.people.add("mallory", ("Topic:else", "Pub,Sub"))
     world.ask()
     for n in range(20):
