@@ -330,28 +330,38 @@ class MappedFileQueue:
         self.flushed_where = min(self.flushed_where, offset)
 
     def truncate_dirty_files(self, offset: int, *, clear: bool = True) -> None:
-        """End the stream at ``offset``: set the positions and remove later files.
+        """End the stream at ``offset``: set the positions and remove later files, durably.
 
         The bytes after ``offset`` in its file are cleared, so that a later scan cannot take them for
         records again. Pass ``clear=False`` if they are known to be zero.
         """
-        kept: list[MappedFile] = []
-        for file in self.files:
+        files = list(self.files)
+        self._remove_after(files, offset)
+        for file in files:
             at = offset - file.file_from_offset
             if at >= self.file_size:
-                kept.append(file)
-            elif at > 0 or (at == 0 and not kept):
-                if clear:
-                    file.zero_tail(at)
-                file.end_at(at)
-                file.doubt()
-                self.flushed_where = min(self.flushed_where, file.file_from_offset)
-                kept.append(file)
-            else:
-                events.REMOVE_SEGMENT_FILE_AFTER_THE_END.log(_log, file=file.path)
-                file.destroy()
-        self.files = tuple(kept)
+                continue
+            if clear:
+                file.zero_tail(at)
+            file.end_at(at)
+            file.doubt()
+            self.flushed_where = min(self.flushed_where, file.file_from_offset)
+        self.files = tuple(files)
         self.flushed_where = min(self.flushed_where, offset)
+
+    def _remove_after(self, files: list[MappedFile], offset: int) -> None:
+        """Remove the files after ``offset``, the last one first, so that those that are left have no gap.
+
+        After a power loss, records of a file that is there again would be part of the stream.
+        """
+        changed = set()
+        while files and (at := offset - files[-1].file_from_offset) <= 0 and (at < 0 or len(files) > 1):
+            file = files.pop()
+            events.REMOVE_SEGMENT_FILE_AFTER_THE_END.log(_log, file=file.path)
+            file.destroy()
+            changed.add(file.path.rpartition("/")[0])
+        for directory in sorted(changed):
+            self._file_system.sync_dir(directory)
 
     def remove_all(self) -> None:
         """Remove every segment file, also files that ``load`` did not load."""
