@@ -276,8 +276,7 @@ def test_the_sweep_catches_a_directory_that_is_not_synced(monkeypatch):
 
 
 def test_the_sweep_catches_a_scan_without_checksums(monkeypatch):
-    monkeypatch.setattr("tailrace.store.recovery.passes._BODY", 0)
-    monkeypatch.setattr("tailrace.store.recovery.passes._PLACE", 0)
+    monkeypatch.setattr("tailrace.store.recovery.passes.checks_of", lambda _: 0)
     assert sweep_finds_something()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import tailrace.node.store_opening as opening
 from tailrace.errors import StoreError, StoreLockedError
+from tailrace.kernels.shared import constants as C
 from tailrace.model import (
     GetMessageResult,
     GetMessageStatus,
@@ -90,7 +91,7 @@ def w4_a_unit_goes_wherever_its_record_says(patch):
 
 
 def w4_the_physical_offset_is_not_compared(patch):
-    patch.setattr(passes, "_PLACE", 0)
+    patch.setattr(passes, "checks_of", lambda _: C.CHECK_BODY_CRC)
 
 
 def w5_the_checkpoint_is_believed(patch):
@@ -215,7 +216,7 @@ def n2_snapshots_stay(patch):
 
 
 def n3_left_over_bytes_are_records(patch):
-    patch.setattr(passes, "_PLACE", 0)
+    patch.setattr(passes, "checks_of", lambda _: C.CHECK_BODY_CRC)
 
 
 def n4_the_offset_of_the_checkpoint_is_where_the_log_goes_on(patch):

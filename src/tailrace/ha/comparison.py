@@ -22,9 +22,19 @@ from tailrace.remoting.client import RemotingClient
 from tailrace.segments import MappedFileQueue
 from tailrace.store.walk.scan import LogEnd, scan_files
 
-__all__ = ["Compared", "Verdict", "compare", "differs_at", "last_record_before"]
+__all__ = ["ALSO_RELEASED", "Compared", "Verdict", "compare", "differs_at", "has_no_record", "last_record_before"]
 
 ASK_MS: Final = 3000
+ALSO_RELEASED: Final = "alsoReleased"
+"""Field of request 33 by which a broker asks for a record also if its topic was deleted or has released it.
+
+RocketMQ ignores it: its records stay readable by their position until their file is deleted.
+"""
+
+
+def has_no_record(code: int, remark: str | None) -> bool:
+    """Return whether an answer to request 33 says that no record starts there; others say nothing of the log."""
+    return code == ResponseCode.SYSTEM_ERROR and "by the offset" in (remark or "")
 
 
 class Verdict(enum.Enum):
@@ -115,14 +125,14 @@ async def _compare(position: int, ours: bytes, address: str, client: RemotingCli
     """Compare a record with the one that the broker at ``address`` has at its position."""
     try:
         answer = await client.invoke(
-            address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageRequestHeader(offset=position).to_ext(),
-            timeout_ms=ASK_MS)
+            address, RequestCode.VIEW_MESSAGE_BY_ID,
+            {**ViewMessageRequestHeader(offset=position).to_ext(), ALSO_RELEASED: "true"}, timeout_ms=ASK_MS)
     except (RemotingError, OSError, ValueError) as error:
         return Compared(Verdict.NOT_COMPARED, position, str(error))
     if answer.code == ResponseCode.SUCCESS:
         if answer.body == ours:
             return Compared(Verdict.SAME, position, "")
         return Compared(Verdict.DIFFERENT, position, f"its record at {position} is another one")
-    if answer.code == ResponseCode.SYSTEM_ERROR and "by the offset" in (answer.remark or ""):
+    if has_no_record(answer.code, answer.remark):
         return Compared(Verdict.DIFFERENT, position, f"it has no record at {position}")
     return Compared(Verdict.NOT_COMPARED, position, f"code {answer.code}: {answer.remark}")

@@ -1,15 +1,15 @@
 """Gaps in the log of a master: damage that recovery has stepped over and that no placeholder covers.
 
 After a power loss under ASYNC_FLUSH a page in the middle of the log may be missing. Recovery of a master steps over it
-and keeps what follows. A slave gets the same bytes, and its dispatch stops there, because a slave never decides what
-its log should be. So a master says at its start where its slaves will stop.
+and keeps what follows; the gap may be a record with a damaged body. A slave gets the same bytes, and its dispatch stops
+there, because a slave never decides what its log should be. So a master says at its start where its slaves will stop.
 """
 
 from __future__ import annotations
 
 from tailrace.kernels.shared import constants as C
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.walk.scan import LogEnd, scan_files
+from tailrace.store.walk.scan import LogEnd, checks_of, scan_files
 
 __all__ = ["SEAL", "log_gaps"]
 
@@ -28,7 +28,7 @@ def log_gaps(store: DefaultMessageStore) -> list[int]:
     for start, file in sorted(files.items()):
         until = min(start + file.size, log.max_offset)
         end = LogEnd(start)
-        for _ in scan_files([file], start, until, C.CHECK_PHY_OFFSET, end):
+        for _ in scan_files([file], start, until, checks_of(store.config), end):
             pass
         if end.phy_offset < until and end.reason != C.REASON_END:
             found.append(end.phy_offset)

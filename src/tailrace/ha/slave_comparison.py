@@ -17,7 +17,7 @@ from tailrace.config import StoreConfig
 from tailrace.errors import ReplicationError
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
 from tailrace.formats.remoting import RequestCode, ResponseCode
-from tailrace.ha.comparison import last_record_before
+from tailrace.ha.comparison import ALSO_RELEASED, has_no_record, last_record_before
 from tailrace.kernels.shared import constants as C
 from tailrace.properties import parse_properties
 from tailrace.remoting.client import RemotingClient
@@ -59,10 +59,18 @@ class MasterLog:
         return sorted({at for at in found if isinstance(at, int)})
 
     async def record(self, phy_offset: int) -> bytes:
-        """Return the bytes of the record at a position, none if no record starts there: request 33."""
+        """Return the bytes of the record at a position, none if no record starts there: request 33.
+
+        Raises RemotingError if the master does not say whether there is one.
+        """
         answer = await self._client.invoke(
-            self.address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(phy_offset)}, timeout_ms=_RECORD_TIMEOUT_MS)
-        return bytes(answer.body) if answer.code == ResponseCode.SUCCESS else b""
+            self.address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(phy_offset), ALSO_RELEASED: "true"},
+            timeout_ms=_RECORD_TIMEOUT_MS)
+        if answer.code == ResponseCode.SUCCESS:
+            return bytes(answer.body)
+        if not has_no_record(answer.code, answer.remark):
+            raise RemotingCommandError(answer.code, answer.remark or "", self.address)
+        return b""
 
 
 @final

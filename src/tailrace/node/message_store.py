@@ -496,10 +496,14 @@ class MessageStore:
         return arrow_table(self.inner.reader, schema, os.path.basename(self.path), topic,
                            self._ranges(topic, queue_id, offset), count)
 
-    def select_record(self, phy_offset: int) -> bytes | None:
-        """Return the stored record at a position of the log, or None."""
-        record = self.record_at(phy_offset)
-        return None if self.inner.reader.visible(phy_offset, record) is None else record
+    def select_record(self, phy_offset: int, *, also_released: bool = False) -> bytes | None:
+        """Return the stored record at a position of the log, or None.
+
+        With ``also_released`` it may be of a topic that was deleted or has released it.
+        """
+        record, reader = self.record_at(phy_offset), self.inner.reader
+        message = reader.decoded(phy_offset, record) if also_released else reader.visible(phy_offset, record)
+        return None if message is None else record
 
     def look_message_by_offset(self, phy_offset: int) -> MessageExt | None:
         """Return the message at a position of the log, or None."""

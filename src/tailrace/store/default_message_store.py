@@ -53,6 +53,7 @@ from tailrace.store.retention.min_offsets import read_ended
 from tailrace.store.running_flags import FOLLOWS, NOT_WRITEABLE, RunningFlags
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
+from tailrace.store.walk.scan import checks_of
 from tailrace.store.wall_times import read_wall_times
 
 __all__ = ["FAR_BEHIND", "HINTS", "DefaultMessageStore", "NoteEnded", "encode_flushed"]
@@ -136,7 +137,7 @@ class DefaultMessageStore:
         """Each returns whether readers wait for messages. If none does, dispatch rests for longer between its steps."""
         self.reput = ReputMessageService(self.commit_log, Dispatcher(
             self.queues, self.index, parse_delay_levels(config.message_delay_level), self.lives, self.listeners),
-            self.confirm_offset, self.flags)
+            self.confirm_offset, self.flags, *([checks_of(config)] if self.follows else []))
         self.replication: Final = Replication(config)
         """What slaves have of the log."""
         self._shows_replicated_only = config.read_replicated_only

@@ -246,7 +246,7 @@ class MessageReader:
 
     def decode_at(self, phy_offset: int) -> MessageExt | None:
         """Return the message at a position, or None without a valid record."""
-        return self._decode(self._log.record_at(phy_offset), phy_offset)
+        return self.decoded(phy_offset, self._log.record_at(phy_offset))
 
     def visible_at(self, phy_offset: int) -> MessageExt | None:
         """Return the message at a position, or None without a valid record or if its topic has released it."""
@@ -254,11 +254,11 @@ class MessageReader:
 
     def visible(self, phy_offset: int, record: bytes | None) -> MessageExt | None:
         """As ``visible_at``, for a record that was read already."""
-        message = self._decode(record, phy_offset)
+        message = self.decoded(phy_offset, record)
         return None if message is None or self._is_released(message) else message
 
     @staticmethod
-    def _decode(data: bytes | None, phy_offset: int) -> MessageExt | None:
+    def decoded(phy_offset: int, data: bytes | None) -> MessageExt | None:
         """Return the message of a stored record, or None if it is not one of this position."""
         if data is None or not is_record(data, phy_offset):
             return None
@@ -304,7 +304,7 @@ class MessageReader:
             found = []
             for phy_offset in sorted(set(positions), reverse=True):
                 data = self._log.record_at(phy_offset)
-                message = self._decode(data, phy_offset)
+                message = self.decoded(phy_offset, data)
                 if data is None or message is None or message.topic != topic:
                     continue
                 if not also_released and self._is_released(message):

@@ -51,7 +51,10 @@ class ReputMessageService:
         dispatcher: Dispatcher,
         confirm_offset: Callable[[], int],
         flags: RunningFlags,
+        check: int = C.CHECK_PHY_OFFSET,
     ) -> None:
+        """``check`` are flags C.CHECK_*: more than the position if others have written the records."""
+        self._check = check
         self._log = commit_log
         self._dispatcher = dispatcher
         self._confirm_offset = confirm_offset
@@ -121,7 +124,7 @@ class ReputMessageService:
             events.REPUT_JUMPS_TO_THE_FIRST_FILE.log(_log, from_=start, to=low)
             self.reput_from_offset = low
             return True
-        if until - start <= _SHORT_STEP and self._short_step(start, until):
+        if until - start <= _SHORT_STEP and self._check == C.CHECK_PHY_OFFSET and self._short_step(start, until):
             return False
         self._batch.clear()
         recent, at, stop = self._recent.copy(), start, start
@@ -172,7 +175,7 @@ class ReputMessageService:
             return start
         with lease:
             count, stop, reason = record.scan(
-                lease.buffer, 0, limit - at, start, C.CHECK_PHY_OFFSET, self._rows)
+                lease.buffer, 0, limit - at, start, self._check, self._rows)
             rows = self._rows[:count]
             if count:
                 self._dispatcher.add(self._batch, lease.buffer, rows)

@@ -317,7 +317,7 @@ class Script:
         elif code is RequestCode.VIEW_MESSAGE_BY_ID:
             at = int(ext["offset"])
             if at >= len(self.log) or self.log[at + 4 : at + 8] == b"bad!":
-                return RemotingCommand(code=1)
+                return RemotingCommand(code=1, remark=f"can not find message by the offset, {at}")
             body = self.log[at : at + int.from_bytes(self.log[at : at + 4], "big")]
         else:
             return RemotingCommand(code=1, remark="not in the script")

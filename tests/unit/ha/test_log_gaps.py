@@ -26,14 +26,15 @@ def put(store, count):
     return found
 
 
-@pytest.mark.parametrize("damage", ["zeros", "other bytes"])
+@pytest.mark.parametrize("damage", ["zeros", "other bytes", "a body"])
 def test_a_gap_is_named_at_each_start_until_it_is_sealed_or_deleted(tmp_path, damage):
     path = tmp_path / "store"
     with opened(path) as store:
         places = put(store, 20)
     with (path / "commitlog" / f"{0:020d}").open("r+b") as segment:
-        segment.seek(places[7])
-        segment.write((b"\0" if damage == "zeros" else b"\xee") * (places[9] - places[7]))
+        segment.seek(places[7] + (100 if damage == "a body" else 0))
+        segment.write((b"\0" if damage == "zeros" else b"\xee") * (
+            7 if damage == "a body" else places[9] - places[7]))
     for name in (path / "tailrace").glob("progress*"):
         name.unlink()
     (path / "checkpoint").unlink()

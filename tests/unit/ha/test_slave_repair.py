@@ -13,7 +13,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import BrokerRole
 from tailrace.env.entropy import SeededEntropy
-from tailrace.errors import ReplicationError
+from tailrace.errors import RemotingCommandError, ReplicationError
 from tailrace.formats.names import DELAY
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.ha.slave_comparison import MasterLog, SlaveComparison
@@ -59,6 +59,7 @@ class Master:
         self.settings = {"mappedFileSizeCommitLog": SEGMENT, "brokerClusterName": NAMES[0], "brokerName": NAMES[1]}
         self.settings.update(settings)
         self.asked = 0
+        self.busy = False
         self.gaps, self.stepped_over = [], []
 
     ask = RemotingClient.ask
@@ -74,9 +75,12 @@ class Master:
             return RemotingCommand(code=0, body=json.dumps(
                 {"gapOffsets": self.gaps, "steppedOver": self.stepped_over}).encode())
         assert code is RequestCode.VIEW_MESSAGE_BY_ID
+        assert ext["alsoReleased"] == "true"
         at = int(ext["offset"])
+        if self.busy:
+            return RemotingCommand(code=1, remark="the record cannot be read: input/output error")
         if at not in self.places:
-            return RemotingCommand(code=1)
+            return RemotingCommand(code=1, remark=f"can not find message by the offset, {at}")
         return RemotingCommand(code=0, body=self.log[at : at + int.from_bytes(self.log[at : at + 4], "big")])
 
     async def close(self):
@@ -216,6 +220,15 @@ def test_messages_that_were_sealed_on_the_master_are_named_although_both_end_wit
     assert repaired(with_messages, master).phy_offset == at
 
 
+def test_a_master_that_cannot_read_its_record_has_no_other_log(log):
+    """Else a slave would stop, and its repair would cut off what its master has."""
+    files, master = CrashFileSystem(), Master(*log)
+    filled(files, log[0])
+    master.busy = True
+    with pytest.raises(RemotingCommandError, match="input/output error"):
+        begin(files, master)
+
+
 def test_a_log_without_a_common_record_stays(log):
     files = CrashFileSystem()
     filled(files, log[0])
@@ -269,6 +282,17 @@ def test_a_file_that_a_power_loss_took_between_two_others_takes_no_queue_offset(
         copy(store, data, cut)
         store.wait_dispatched()
         assert [message.phy_offset for message in store.read("T")] == places
+
+
+def test_after_a_repair_a_power_loss_brings_no_segment_back(log):
+    """Its records would follow those that came later, with a gap between them."""
+    files, cut = CrashFileSystem(), log[1][10]
+    filled(files, log[0])
+    assert len(files.list("/s/commitlog")) > 2
+    repaired(files, Master(log[0][:cut], log[1][:10]))
+    lost = files.power_lost(SeededEntropy(1), 0)
+    assert lost.list("/s/commitlog") == ["0" * 20]
+    assert begin(lost, Master(log[0][:cut], log[1][:10])) == cut
 
 
 @pytest.mark.parametrize("delay", [{"delay": "2s"}, {"properties": {DELAY: "1"}}], ids=["timer", "level"])

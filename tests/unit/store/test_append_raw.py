@@ -92,6 +92,22 @@ def test_bytes_that_cannot_become_a_record_are_damage_although_more_may_come(mas
             store.inner.append_raw(48, memoryview(log[48:60]))
 
 
+def test_a_record_that_a_recovery_would_not_count_gets_no_unit(master, caplog):
+    """A master that has lost its power steps over it. Its slave would cut its log there at its next start."""
+    log, bodies = bytearray(master[0]), master[1]
+    size = int.from_bytes(log[:4], "big")
+    log[size + 100] ^= 1  # in the body of the second record
+    files = CrashFileSystem()
+    with opened(files) as store:
+        copied(store, log[:SEGMENT], SEGMENT)
+        assert "dispatch stopped at a bad record" in caplog.text
+        assert store.inner.reput.bad_record_at == size
+        assert store.inner.queues.get("T", 1) is None
+        assert [one.body for one in read_there(store, "T", 0)] == bodies[0][:1]
+    with pytest.raises(CorruptionError, match="bad body checksum"):
+        opened(files.killed())
+
+
 def test_only_bytes_that_continue_the_log_are_appended(master):
     log = bytearray(master[0])
     with opened(CrashFileSystem()) as store:

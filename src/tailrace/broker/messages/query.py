@@ -28,6 +28,7 @@ from tailrace.formats.requests.message_headers import (
     ViewMessageRequestHeader,
 )
 from tailrace.formats.requests.table import Action
+from tailrace.ha.comparison import ALSO_RELEASED
 from tailrace.model import BoundaryType, MessageExt
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel, RemotingServer
@@ -96,10 +97,13 @@ class QueryProcessor(RequestProcessor):
 
     def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Return the message at a physical offset: request 33. If the request names a topic, it must be the message's.
+
+        Brokers that compare their logs ask for the record, also of a topic that was deleted.
         """
         header = request.read(ViewMessageRequestHeader)
         offset, topic = header.offset, (header.topic or "").strip()
-        record, message, error = self._store.select_record(offset), None, None
+        record = self._store.select_record(offset, also_released=request.ext.get(ALSO_RELEASED) == "true")
+        message, error = None, None
         if record is not None and (topic or self._records.are_checked):
             try:
                 message = decode_message(bytes(record))

@@ -63,13 +63,11 @@ from tailrace.store.sealing import placeholder
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.walk.log_walk import Damage, NextOf, Walk
 from tailrace.store.walk.parallel import ParallelWalk
-from tailrace.store.walk.scan import LogEnd, scan_files
+from tailrace.store.walk.scan import LogEnd, checks_of, scan_files
 
 __all__ = ["MakeWalk", "Recovery", "RecoveryOptions", "RecoveryReport"]
 
 _log = get_logger(__name__)
-_BODY: Final = C.CHECK_BODY_CRC
-_PLACE: Final = C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC
 _TORN: Final = record.REASON_NAMES[C.REASON_TORN]
 _LAST_QUEUE_FILES: Final = 2
 _SMALL: Final = 64 << 20
@@ -135,7 +133,7 @@ class Recovery:
         self._sync_log = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._last_record = (-1, 0, 0)
         self._recent: list[int] = []
-        self._check = _PLACE | (_BODY if config.check_crc_on_recover else 0)
+        self._check = checks_of(config)
         self._sync_from = 0
         self._found: Progress | None = None
         self._lost: dict[tuple[str, int], int] = {}

@@ -11,13 +11,14 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from tailrace.config import StoreConfig
 from tailrace.formats.commitlog import SysFlag
 from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 from tailrace.segments import MappedFile
 
 __all__ = [
-    "CHUNK", "LogChunk", "LogEnd", "ReadableFile", "Rows", "ends_with_nul", "has_unit", "is_record",
+    "CHUNK", "LogChunk", "LogEnd", "ReadableFile", "Rows", "checks_of", "ends_with_nul", "has_unit", "is_record",
     "rows_of_a_chunk", "scan_files",
 ]
 
@@ -140,6 +141,11 @@ def ends_with_nul(chunk: LogChunk) -> bool:
         if b"\0" in bytes(data[at : at + int(row[length])]):
             return True
     return False
+
+
+def checks_of(config: StoreConfig) -> int:
+    """Return the checks, flags C.CHECK_*, that a record must pass to count in a recovery."""
+    return C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC | (C.CHECK_BODY_CRC if config.check_crc_on_recover else 0)
 
 
 def is_record(data: bytes, phy_offset: int, check: int = C.CHECK_ALL) -> bool:

@@ -426,6 +426,16 @@ def test_messages_are_found_by_key_and_by_place(query, kit, channel, store):
     assert (answer.code, answer.remark) == (1, "can not find message by the offset, 1")
 
 
+def test_a_record_of_a_deleted_topic_is_for_brokers_that_compare_their_logs_only(query, kit, channel, store):
+    put(store)
+    record = store.log[0]
+    store.real.delete_topics(["orders"])
+    assert query.view_message(channel, kit.request(33, {"offset": "0"})).code == 1
+    assert query.view_message(channel, kit.request(33, {"offset": "0", "alsoReleased": "true"})).body == record
+    for at in ("1", str(len(record) - 1), "1000000"):
+        assert query.view_message(channel, kit.request(33, {"offset": at, "alsoReleased": "true"})).code == 1, at
+
+
 @pytest.mark.parametrize(("stored", "properties", "named", "found"), [
     ("orders", "", "orders", True), ("orders", "", "", True), ("orders", "", "  ", True),
     ("orders", "", "other", False),
