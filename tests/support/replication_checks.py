@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 
-from replication_node import GROUP, HA_PORT, QUEUES, ROOT, TOPIC, Records
+from replication_node import GROUP, HA_PORT, PASSING, QUEUES, ROOT, TOPIC, Records
 
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.supervision import FAILURES
@@ -37,6 +37,7 @@ class Checks:
             self.shows_all |= node.lives > 1
             self.records = Records(node)
             self._forfeit(node)
+            self.check_deletion(node)
             for other in self.slaves:
                 other.same_until = 0
                 other.may_differ |= node.lost_power and not self.is_sync
@@ -128,14 +129,14 @@ class Checks:
 
     # --- at the end
 
-    def _everything(self, store):
+    def _everything(self, store, topic=TOPIC):
         """Messages by queue, in their order."""
         found = {}
         for queue_id in range(QUEUES):
-            low, high = store.queue_of(TOPIC, queue_id).bounds
+            low, high = store.queue_of(topic, queue_id).bounds
             bodies, at = [], low
             while at < high:
-                result = store.get_message(TOPIC, queue_id, at, 32)
+                result = store.get_message(topic, queue_id, at, 32)
                 bodies += [decode_message(data).body for data in result.records]
                 if result.next_begin_offset <= at:
                     raise ViolationError(f"a pull of queue {queue_id} at {at} stands still: {result}")
@@ -151,7 +152,7 @@ class Checks:
             if count > 1:
                 raise ViolationError(f"I5: {self.by_body[body].number} is there {count} times: {self.by_body[body]}")
         for sent in self.sent:
-            if sent.need and not counts[sent.body]:
+            if sent.need and sent.topic == TOPIC and not counts[sent.body]:
                 raise ViolationError(f"I5: {sent.number} is acknowledged and lost: {sent}")
             if counts[sent.body] and sent.body not in found[sent.queue_id]:
                 raise ViolationError(f"I5: {sent.number} is in another queue")
@@ -177,9 +178,10 @@ class Checks:
             ours, wanted = node.store.queues(), rebuilt.queues()
             if [one for one in ours if one[3]] != [one for one in wanted if one[3]]:
                 raise ViolationError(f"I3: queues of {node.name} are {ours}, and its log has {wanted}")
-            if self._everything(node.store) != self._everything(rebuilt):
-                raise ViolationError(f"I3: queues of {node.name} differ from its log")
+            for topic in (TOPIC, PASSING):
+                if self._everything(node.store, topic) != self._everything(rebuilt, topic):
+                    raise ViolationError(f"I3: queues of {node.name} and {topic} differ from its log")
             for sent in self.sent[:: max(1, len(self.sent) // 40)]:
                 key = f"k{sent.number}"
-                if list(node.store.query_records(TOPIC, key)) != list(rebuilt.query_records(TOPIC, key)):
+                if list(node.store.query_records(sent.topic, key)) != list(rebuilt.query_records(sent.topic, key)):
                     raise ViolationError(f"I3: the index of {node.name} has other messages for {key}")

@@ -32,6 +32,7 @@ class Sent:
     number: int
     queue_id: int
     body: bytes
+    topic: str = TOPIC
     due_ms: int = 0
     at_s: float = 0.0
     phy_offset: int = -1
@@ -57,12 +58,12 @@ class Clients:
                 await self.send(client, rng, late=rng.random() < 0.2)
         await client.close()
 
-    async def send(self, client, rng, *, late=False):
+    async def send(self, client, rng, *, late=False, topic=TOPIC):
         """Send one message; return it if it is acknowledged. With ``late`` a timer, or one with a delay level."""
         number = len(self.sent)
         body = b"%08d" % number + rng.randbytes(rng.randrange(rng.choice((20, 200, 2000))))
         node = self.master
-        sent = Sent(number, rng.randrange(QUEUES), body, at_s=self.loop.time())
+        sent = Sent(number, rng.randrange(QUEUES), body, topic, at_s=self.loop.time())
         properties = {KEYS: f"k{number}", UNIQ_KEY: f"U{number:08d}"}
         if late:
             now_ms, level = BASE_MS + int(self.loop.time() * 1000), rng.randrange(len(LEVELS_MS) * 3)
@@ -75,7 +76,7 @@ class Clients:
         self.by_body[body] = sent
         try:
             answer = await self.ask(client, node, RequestCode.SEND_MESSAGE, {
-                "producerGroup": "producers", "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": QUEUES,
+                "producerGroup": "producers", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": QUEUES,
                 "queueId": sent.queue_id, "sysFlag": 0, "bornTimestamp": BASE_MS, "flag": 0,
                 "properties": encode_properties(properties).decode()}, body, timeout_ms=15_000)
         except RemotingError:

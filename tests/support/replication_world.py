@@ -14,6 +14,8 @@ These invariants hold after each step and at the end:
   I5  After a promotion each acknowledged message is in its queue once, each timer is delivered once, and no consumer
       has skipped a message. With readReplicatedOnly nothing that was consumed is lost.
   I6  A slave that cannot follow says why.
+  I7  A topic that was deleted and created again has the acknowledged messages of its present life once, and none of the
+      life before. Only a promotion may undo a deletion.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from replication_node import (
     in_thread,
     simulated,
 )
+from replication_topics import PassingTopic
 
 from tailrace.config import FlushDiskType
 from tailrace.env.entropy import SeededEntropy
@@ -61,10 +64,14 @@ FOLLOWS_S = 90.0
 """Longest time until all slaves follow when nothing fails any more."""
 
 
-class World(Clients, Checks):
-    """One run. ``slaves`` is 1 or 2, ``need`` the number of copies, ``sync`` SYNC_FLUSH; else the seed chooses."""
+class World(Clients, PassingTopic, Checks):
+    """One run. The seed chooses what is None.
 
-    def __init__(self, seed, *, slaves=None, need=None, sync=None, steps=40):
+    ``slaves`` is 1 or 2, ``need`` the number of copies, ``sync`` SYNC_FLUSH; with ``passes`` a topic is deleted and
+    created again.
+    """
+
+    def __init__(self, seed, *, slaves=None, need=None, sync=None, passes=None, steps=40):
         self.seed, self.steps = seed, steps
         self.rng = rng = random.Random(f"{seed} world")
         self.loop = None
@@ -97,6 +104,8 @@ class World(Clients, Checks):
         self.shows_all = not self.master_settings.get("read_replicated_only")
         self.calm = False
         self.sends = True
+        self.passes = random.Random(f"{seed} passes").random() < 0.5 if passes is None else passes
+        self.deletion = None
         self.failures = FAILURES.copy()
 
     # --- notes
@@ -348,7 +357,7 @@ class World(Clients, Checks):
         await self._make_topic()
         await self._all_follow()
         work = [asyncio.create_task(one) for one in (
-            self.produce(1), self.produce(2), self.consume(),
+            self.produce(1), self.produce(2), self.consume(), *([self.pass_topic()] if self.passes else []),
             *map(self.copy_timer_checkpoint, range(len(self.nodes))))]
         try:
             await self.weather()
@@ -394,7 +403,7 @@ class World(Clients, Checks):
             self.check()
             await self._heal_all()
             master = self.master
-            if all(self._follows(node, master) for node in self.slaves):
+            if all(self._follows(node, master) and self.knows_deletions(node, master) for node in self.slaves):
                 break
             for node in self.slaves:
                 if node.slave is not None and node.slave.state is SlaveState.STOPPED:
@@ -420,6 +429,8 @@ class World(Clients, Checks):
         await self._all_follow()
         for node in self.slaves:
             self._check_derived(node)
+        for node in self.nodes:
+            self.check_passing(node)
         await self._promote()
         await self._all_follow()
         self.sends = False
@@ -430,6 +441,8 @@ class World(Clients, Checks):
         await self._drain(client, rng)
         await client.close()
         self._check_messages()
+        for node in self.nodes:
+            self.check_passing(node)
 
     async def _drain(self, client, rng):
         """Let all timers become due, and consume everything."""
