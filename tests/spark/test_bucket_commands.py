@@ -1,4 +1,4 @@
-"""Tables in a bucket are made, kept and restored by the commands, with Spark and a server of S3 of another program."""
+"""Tables in a bucket are made, kept and restored by the commands, with Spark and with each of two servers of S3."""
 
 import json
 import os
@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 pytest.importorskip("pyiceberg")
 pytest.importorskip("obstore")
 from lake_tables import fill
+from seaweedfs import seaweedfs
 from typer.testing import CliRunner
 from versitygw import versitygw
 
@@ -71,10 +72,11 @@ def commands(place):
                 path / "commitlog" / one["file"]).read_bytes()
 
 
-def test_tables_in_a_bucket_are_kept_and_restored_by_commands(tmp_path):
+@pytest.mark.parametrize("server", [seaweedfs, versitygw])
+def test_tables_in_a_bucket_are_kept_and_restored_by_commands(tmp_path, server):
     """A process of its own: a JVM that runs already does not give its workers new credentials."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYICEBERG_"))}
-    with versitygw() as endpoint:
+    with server() as endpoint:
         done = subprocess.run(
             [sys.executable, __file__, tmp_path], capture_output=True, text=True, check=False, timeout=600, env={
                 **kept, "PYTHONPATH": str(pathlib.Path(__file__).parents[1] / "support"),

@@ -44,6 +44,8 @@ def seaweedfs():
             [program, "server", f"-dir={place}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", f"-master.port={master}",
              *(f"-{one}.port.grpc={port}" for one, port in zip(("master", "volume", "filer", "s3"), grpc, strict=True)),
              f"-volume.port={volume}", "-filer", f"-filer.port={filer}", "-s3", f"-s3.port={s3}",
+             # Its catalogues have fixed ports: a second server on the machine would end five seconds after its start.
+             "-s3.port.iceberg=0", "-s3.port.lance=0",
              f"-s3.config={config}", "-master.telemetry=false", "-volume.max=20", "-master.volumeSizeLimitMB=128"],
             stdout=log, stderr=subprocess.STDOUT, cwd=place, env={**os.environ, "HOME": place})
         try:
@@ -51,9 +53,13 @@ def seaweedfs():
             _wait(process, endpoint, place)
             _make_bucket(endpoint, "lake")
             yield endpoint
+            assert process.poll() is None, f"SeaweedFS ended during the test:\n{_last_words(place)}"
         finally:
             process.kill()
             process.wait()
+            for port in (filer, s3, *grpc):
+                for one in pathlib.Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # it leaves them there
+                    one.unlink()
 
 
 def _wait(process, endpoint, place):
@@ -69,7 +75,11 @@ def _wait(process, endpoint, place):
             time.sleep(0.05)
             continue
         return
-    raise AssertionError(f"SeaweedFS does not start:\n{pathlib.Path(place, 'log').read_text()[-3000:]}")
+    raise AssertionError(f"SeaweedFS does not start:\n{_last_words(place)}")
+
+
+def _last_words(place):
+    return pathlib.Path(place, "log").read_text()[-3000:]
 
 
 def _make_bucket(endpoint, name):

@@ -42,6 +42,10 @@ _TRANSIENT: Final = frozenset({408, 409, 425, 429})
 _TRANSIENT_CODES: Final = ("BadDigest", "IncompleteBody", "RequestTimeout", "ContentSHA256Mismatch", "ChecksumMismatch")
 """Codes of answers for a body that was changed or cut on its way."""
 _FULL: Final = ("InsufficientStorage", "QuotaExceeded", "StorageFull", "507", "No space left", "no free volumes")
+_NO_ANSWER: Final = "error sending request"
+"""How the text of an error ends whose cause, such as a refused connection, stands only in its debug form."""
+_CAUSE: Final = re.compile(r'(?:message|error): "([^"]+)"')
+_KIND: Final = re.compile(r"HttpError \{\s+kind: (\w+)")
 _FIRST_PAUSE_MS: Final = 50
 _LAST_PAUSE_MS: Final = 5_000
 _TEXT_MAX: Final = 300
@@ -304,6 +308,9 @@ def _status(text: str) -> int:
 
 
 def _first_words(error: BaseException) -> str:
-    """Return an error's text in one line, without the debug form that obstore adds."""
-    text = " ".join(str(error).partition("\n\nDebug source")[0].split())
-    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
+    """Return an error's text in one line, without the debug form that obstore adds, but with the cause in it."""
+    words, _, debug = str(error).partition("\n\nDebug source")
+    text = " ".join(words.split())
+    causes = (_CAUSE.findall(debug) or _KIND.findall(debug)) if text.endswith(_NO_ANSWER) else []
+    text = text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}..."
+    return f"{text}: {causes[-1]}" if causes else text
