@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingPackageError("tables of Iceberg", error.name or "pyiceberg", "lake") from None
 from pyiceberg import exceptions
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog, CatalogType, infer_catalog_type, load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import _ConvertToIcebergWithoutIDs, pyarrow_to_schema, visit_pyarrow
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -69,6 +70,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.config import Config
 from sqlalchemy.exc import SQLAlchemyError
+from strictyaml import YAMLError
 
 from tailrace.spark.lake.places import (
     SERVER_OPTIONS,
@@ -78,7 +80,7 @@ from tailrace.spark.lake.places import (
     path_of,
     server_of,
 )
-from tailrace.spark.lake.rest_catalogue import TimedRestCatalog, is_rest
+from tailrace.spark.lake.rest_catalogue import TimedRestCatalog
 from tailrace.spark.lake.table_io import TABLE_IO, TableIO
 
 __all__ = [
@@ -103,6 +105,9 @@ _DAMAGE: Final = (
     ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, TypeError, struct.error,
     zlib.error)
 """What PyIceberg raises for files of metadata with changed bits, besides ValueError: they have no checksums."""
+_CLIENTS: Final = (
+    ("thrift.Thrift", "TException"), ("botocore.exceptions", "BotoCoreError"), ("botocore.exceptions", "ClientError"))
+"""Modules and the errors in them which PyIceberg's catalogues of Hive and Glue let through."""
 _OTHER_PLACES: Final = frozenset({
     "write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path"})
 """Properties by which a table has its files outside of its own directory."""
@@ -154,6 +159,12 @@ class Forgotten(NamedTuple):
         return Condition(self.topic, self.key)
 
 
+def _errors_of_clients() -> tuple[type[Exception], ...]:
+    """Return what the clients of Hive and AWS raise, of those that are in use."""
+    return tuple(
+        getattr(sys.modules[module], name) for module, name in _CLIENTS if hasattr(sys.modules.get(module), name))
+
+
 @contextmanager
 def catalogue_errors(what: str) -> Iterator[None]:
     """Turn errors of PyIceberg and its catalogues into StoreError with one line."""
@@ -161,7 +172,8 @@ def catalogue_errors(what: str) -> Iterator[None]:
         yield
     except StoreError:
         raise
-    except (*_ERRORS, *_DAMAGE, SQLAlchemyError, OSError, ValueError, NotImplementedError) as error:
+    except (*_ERRORS, *_DAMAGE, SQLAlchemyError, OSError, ValueError, NotImplementedError,
+            *_errors_of_clients()) as error:
         text = str(error).strip().splitlines()
         raise StoreError(f"{what}: {type(error).__name__}: {text[0] if text else ''}") from error
 
@@ -464,7 +476,7 @@ class Namespace:
         kind: str = "messages",
     ) -> None:
         self.namespace = namespace
-        if catalogue == DEFAULT_CATALOGUE and not Config().get_catalog_config(catalogue) and not (
+        if catalogue == DEFAULT_CATALOGUE and not _configured(catalogue) and not (
                 is_remote(archive) or file_system.exists(f"{archive}/{TABLES}/{_CATALOGUE_FILE}")):
             raise StoreError(f"{archive} has no tables: run tailrace pipeline archive with --table first")
         with catalogue_errors(f"the catalogue {catalogue}"):
@@ -507,14 +519,22 @@ def _number(schema: pa.Schema, column: str) -> int:
     return number
 
 
+def _configured(name: str) -> dict[str, Any]:
+    """Return the options that PyIceberg's configuration has for a catalogue, {} without one."""
+    try:
+        return dict(Config().get_catalog_config(name) or {})
+    except YAMLError as error:
+        raise ConfigError(f"PyIceberg's configuration is not valid: {' '.join(str(error).split())}") from None
+
+
 def _opened(name: str, archive: str, file_system: FileSystem) -> Catalog:
-    if known := Config().get_catalog_config(name):
+    if known := _configured(name):
         if known.get("py-io-impl", TABLE_IO) != TABLE_IO:
             raise ConfigError(
                 f"the catalogue {name} sets py-io-impl, which is not supported: Tailrace writes files itself")
         options = {
             **({} if known.keys() & SERVER_OPTIONS else _server_options(archive)), **known, "py-io-impl": TABLE_IO}
-        return TimedRestCatalog(name, **options) if is_rest(name, options) else load_catalog(name, **options)
+        return _client(name, options)
     if name != DEFAULT_CATALOGUE:
         raise ConfigError(
             f"PyIceberg's configuration has no catalogue {name}: set it in ~/.pyiceberg.yaml or by the variables "
@@ -527,6 +547,30 @@ def _opened(name: str, archive: str, file_system: FileSystem) -> Catalog:
     file_system.makedirs(place)
     return SqlCatalog(name, **{
         "uri": f"sqlite:///{place}/{_CATALOGUE_FILE}", "warehouse": f"file://{place}", "py-io-impl": TABLE_IO})
+
+
+def _client(name: str, options: dict[str, Any]) -> Catalog:
+    """Return PyIceberg's client of a catalogue; those of REST and Hive are ours, because they have an end."""
+    kind = _type_of(name, options)
+    if kind == CatalogType.REST.value:
+        return TimedRestCatalog(name, **options)
+    if kind == CatalogType.HIVE.value:
+        try:
+            from tailrace.spark.lake.hive_catalogue import TimedHiveCatalog  # noqa: PLC0415 - needs thrift
+        except ImportError:
+            return load_catalog(name, **options)  # its error names the package
+        return TimedHiveCatalog(name, **options)
+    return load_catalog(name, **options)
+
+
+def _type_of(name: str, options: dict[str, Any]) -> str:
+    if "py-catalog-impl" in options:
+        return ""
+    kind = options.get("type")
+    if isinstance(kind, str):
+        return kind.lower()
+    found = infer_catalog_type(name, options)
+    return found.value if found else ""
 
 
 def _server_options(archive: str) -> dict[str, str]:

@@ -1,7 +1,11 @@
 """A catalogue of Iceberg's REST protocol: conflicts, refusals and outages are one error each, no row comes twice."""
 
+import http.server
+import json
 import os
 import socket
+import threading
+from typing import ClassVar
 
 import pytest
 
@@ -15,7 +19,7 @@ from lake_tables import add, archive, assert_whole, fill, lake, rows_of
 from pyiceberg.catalog.rest import RestCatalog
 from rest_catalogue import SILENT, RestCatalogue
 
-from tailrace.spark.lake import rest_catalogue
+from tailrace.spark.lake import client_times
 from tailrace.store.archive_store import PosixArchive
 from tailrace.store.archive_tables import attached
 
@@ -92,7 +96,7 @@ def test_a_catalogue_that_is_down_is_named(rest, places, monkeypatch):
 
 @pytest.mark.parametrize("token", [False, True])
 def test_a_catalogue_that_is_silent_is_named_within_the_time(rest, places, monkeypatch, token):
-    monkeypatch.setattr(rest_catalogue, "ANSWER_S", 0.2)
+    monkeypatch.setattr(client_times, "ANSWER_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         monkeypatch.setenv("PYICEBERG_CATALOG__REST__URI", f"http://127.0.0.1:{port}")
@@ -104,13 +108,78 @@ def test_a_catalogue_that_is_silent_is_named_within_the_time(rest, places, monke
     assert "\n" not in str(caught.value)
 
 
+class Tokens(http.server.BaseHTTPRequestHandler):
+    """Answers a request for a token as the test says."""
+
+    answer: ClassVar = {}
+    asked: ClassVar = []
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+        self.asked.append((self.headers["Authorization"], body))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(self.answer).encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def test_tokens_of_a_server_of_their_own_are_asked_for_in_a_bounded_time(rest, places, monkeypatch, tmp_path):
+    monkeypatch.setattr(client_times, "ANSWER_S", 0.2)
+    rest.token = "right"
+    monkeypatch.setattr(Tokens, "asked", [])
+
+    def configured(port):
+        """Only a file has nested options."""
+        (tmp_path / ".pyiceberg.yaml").write_text(f"""
+catalog:
+  rest:
+    type: rest
+    uri: {rest.url}
+    auth:
+      type: oauth2
+      oauth2:
+        client_id: id
+        client_secret: secret
+        scope: lake
+        token_url: http://127.0.0.1:{port}/token
+""")
+        return lake(places[1], catalogue="rest")
+
+    for name in ("URI", "TYPE"):
+        monkeypatch.delenv(f"PYICEBERG_CATALOG__REST__{name}")
+    monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(StoreError, match=rf"the catalogue rest: ReadTimeout: .*127.0.0.1.*{port}") as caught:
+            configured(port)
+    assert "secret" not in str(caught.value)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Tokens)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        for answer, missing in (({"expires_in": 3600}, "access_token"), ({"access_token": "right"}, "expires_in")):
+            Tokens.answer = answer
+            with pytest.raises(StoreError, match=rf"the catalogue rest: ValueError: .*/token has no {missing}"):
+                configured(server.server_port)
+        Tokens.answer = {"access_token": "right", "expires_in": 3600}
+        configured(server.server_port).close()
+        assert Tokens.asked[-1] == ("Basic aWQ6c2VjcmV0", "grant_type=client_credentials&scope=lake")
+        assert len(Tokens.asked) == 4, "PyIceberg makes two sessions, and each uses its token until that ends"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_a_commit_that_is_not_answered_is_one_error_and_made_once(rest, places, monkeypatch, after):
-    monkeypatch.setattr(rest_catalogue, "ANSWER_S", 1)
+    monkeypatch.setattr(client_times, "ANSWER_S", 1)
     rest.answers, rest.after = [SILENT], after
     with pytest.raises(StoreError, match=r"the commit to the table tailrace.raw_broker_a: ReadTimeout: .*127.0.0.1"):
         add(*places, catalogue="rest")
-    monkeypatch.setattr(rest_catalogue, "ANSWER_S", 60)
+    monkeypatch.setattr(client_times, "ANSWER_S", 60)
     add(*places, catalogue="rest")
     assert_whole(*places, catalogue="rest")
 
