@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.config import StoreConfig
-from tailrace.errors import ReplicationError
+from tailrace.errors import RemotingCommandError, ReplicationError
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.ha.comparison import ALSO_RELEASED, has_no_record, last_record_before
