@@ -161,7 +161,7 @@ def test_a_gap_of_the_master_is_named_at_both_sides_with_what_to_do(tmp_path, ta
 @pytest.mark.skipif(not kernels.compiled(), reason="the interpreted kernel does not look at the page cache")
 def test_a_reader_of_old_messages_reads_from_the_slave_until_it_is_near_the_end(tmp_path, monkeypatch):
     """H27: with slaveReadEnable a master sends a reader there whose messages are not in its memory."""
-    monkeypatch.setattr("tailrace.broker.messages.pull._FAR_BYTES", 5_000)
+    monkeypatch.setattr("tailrace.broker.messages.next_brokers._FAR_BYTES", 5_000)
 
     async def test():
         first = Member(tmp_path / "first", **MASTER, slaveReadEnable="true")

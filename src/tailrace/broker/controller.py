@@ -219,7 +219,7 @@ class BrokerController:
     @property
     def _polls(self) -> tuple[LongPolling[Any], ...]:
         pops, lite = self._pop, self._lite.service
-        return self._pull.hold, pops.polling, pops.inspect.polling, lite.polling, lite.notifications
+        return self._pull.service.hold, pops.polling, pops.inspect.polling, lite.polling, lite.notifications
 
     def _watch_users(self, control: AccessControl) -> None:
         broker, access = self._broker, self.access
@@ -285,7 +285,7 @@ class BrokerController:
         self.servers = listeners.servers
         self.limits = self._broker.limits = listeners.limits
         self._store.set_message_arriving_listener(
-            CountedArrivals(self._broker.traffic, self._pull.hold, self._pop, self._lite),
+            CountedArrivals(self._broker.traffic, self._pull.service.hold, self._pop, self._lite),
             lambda: any(map(len, self._polls)))
         for polls in self._polls:
             polls.on_wait = self._store.inner.hurry_reput
@@ -458,7 +458,7 @@ class BrokerController:
         for server in self.servers:
             server.draining = True
         for reply in (
-            *self._pull.hold.release_all(), *self._pop.release_all(), *self._lite.release_all(),
+            *self._pull.service.hold.release_all(), *self._pop.release_all(), *self._lite.release_all(),
             *self._broker.cold_reads.release_all(),
         ):
             if reply.request.version > VERSION_V5_3_1:

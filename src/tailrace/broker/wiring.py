@@ -46,8 +46,11 @@ from tailrace.broker.lite.subscriptions import LiteSubscriptionProcessor
 from tailrace.broker.messages.asked_questions import AskedQuestions
 from tailrace.broker.messages.end_transaction import EndTransactionProcessor, TransactionEnds
 from tailrace.broker.messages.lanes import SendLane
+from tailrace.broker.messages.next_brokers import NextBrokers
 from tailrace.broker.messages.proven import ProvenSubscriptions, ProvenTopics
-from tailrace.broker.messages.pull import NextBrokers, PullMessageProcessor, PullSubscriptions
+from tailrace.broker.messages.pull import PullMessageProcessor
+from tailrace.broker.messages.pull_service import PullService
+from tailrace.broker.messages.pull_subscriptions import PullSubscriptions
 from tailrace.broker.messages.query import QueryProcessor
 from tailrace.broker.messages.recall import RecallMessageProcessor
 from tailrace.broker.messages.records import Records
@@ -228,11 +231,10 @@ def slave_services(parts: BrokerParts, access: AccessTables) -> SlaveServices | 
 
 def pulls(parts: BrokerParts, proven: ProvenSubscriptions | None = None) -> PullMessageProcessor:
     """Return what serves pulls; ``proven`` gets the subscriptions that are served."""
-    made = parts.make(
-        PullMessageProcessor, subscriptions=parts.make(PullSubscriptions), next_brokers=parts.make(NextBrokers),
-        proven=proven)
-    parts.held.append(made.hold)
-    return made
+    service = parts.make(
+        PullService, subscriptions=parts.make(PullSubscriptions), next_brokers=parts.make(NextBrokers), proven=proven)
+    parts.held.append(service.hold)
+    return parts.make(PullMessageProcessor, service=service)
 
 
 def sends(

@@ -26,8 +26,13 @@ def existing_topic(topics: TopicConfigManager, topic: str) -> TopicConfig:
     """Return a topic, which is not created if it is missing."""
     config = topics.select(topic)
     if config is None:
-        raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        raise no_topic(topic)
     return config
+
+
+def no_topic(topic: str) -> RefusalError:
+    """Return the error for a request of a topic that does not exist."""
+    return RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
 
 
 def check_queue(
@@ -45,10 +50,13 @@ def readable_topic(
     topics: TopicConfigManager, topic: str, queue_id: int, what: str, *, or_all: bool = False
 ) -> TopicConfig:
     """Return a topic after a check that it and its queue may be read; ``what`` names the request in the error."""
-    config = existing_topic(topics, topic)
+    config = topics.select(topic)
+    if config is None:
+        raise no_topic(topic)
     if not config.readable:
         raise RefusalError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] {what} message is forbidden")
-    check_queue(config, queue_id, or_all=or_all)
+    if not 0 <= queue_id < config.read_queue_nums:
+        check_queue(config, queue_id, or_all=or_all)
     return config
 
 

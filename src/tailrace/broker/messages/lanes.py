@@ -16,7 +16,7 @@ from typing import Final, final
 
 from tailrace import kernels
 from tailrace.broker.messages.proven import ProvenSubscriptions, ProvenTopics
-from tailrace.broker.messages.pull import max_bytes_of
+from tailrace.broker.messages.pull_service import max_bytes_of
 from tailrace.broker.messages.send import SendMessageProcessor
 from tailrace.broker.static_topics.logical_queues import StaticTopics
 from tailrace.broker.statistics.traffic import FIFO, NORMAL, Traffic

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
+from tailrace.broker.messages.pulls import Pull
 from tailrace.env.supervision import caught, failed
 from tailrace.filters.message_filters import MessageFilter
 from tailrace.requests.executors import LoopMailbox
-from tailrace.requests.reply import Answer, Reply, Waiters
+from tailrace.requests.reply import Reply, Waiters
 
 __all__ = ["HeldPull", "LongPolling", "PollResult", "PullRequestHoldService", "Waiter"]
 
@@ -199,6 +200,7 @@ class HeldPull(Waiter):
     """A pull that waits for a message at ``offset``, or after it. Its key is its topic and queue."""
 
     offset: int
+    pull: Pull
     looked: int = field(init=False)
     """Offset up to which no message matches its property filter."""
 
@@ -219,7 +221,7 @@ class PullRequestHoldService(LongPolling[HeldPull]):
         self,
         loop: asyncio.AbstractEventLoop,
         max_offset: Callable[[str, int], int],
-        run_again: Callable[[HeldPull], Answer],
+        run_again: Callable[[HeldPull], object],
         has_match: Callable[[HeldPull], bool],
         is_gone: Callable[[str, int], bool],
     ) -> None:

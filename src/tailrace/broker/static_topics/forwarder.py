@@ -17,7 +17,6 @@ from tailrace.errors import RefusalError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.logs import get_logger
-from tailrace.remoting import Channel
 from tailrace.remoting.client import RemotingClient
 from tailrace.requests.reply import Reply, ReplyTasks, WaitingRequests, as_it_is
 
@@ -58,11 +57,9 @@ class Forwarder:
         """Number of requests that are not answered yet."""
         return self._bounds.count
 
-    def defer(
-        self, channel: Channel, request: RemotingCommand, work: Callable[[], Coroutine[Any, Any, RemotingCommand]]
-    ) -> None:
-        """Answer a request with the result of ``work``. Raises RefusalError (SYSTEM_BUSY) if too many wait."""
-        self._tasks.start(Reply(channel, request).park(self._bounds, held=False), work(), as_it_is)
+    def defer(self, reply: Reply, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """End a reply with the result of ``work``. Raises RefusalError (SYSTEM_BUSY) if too many wait."""
+        self._tasks.start(reply.park(self._bounds, held=False), work(), as_it_is)
 
     async def ask(self, broker_name: str, topic: str, code: int, ext: dict[str, str]) -> RemotingCommand:
         """Send a request about a topic to another broker; return its answer, with any code.

@@ -43,7 +43,7 @@ from tailrace.node.topic_queue_mapping import (
 from tailrace.remoting import Channel
 from tailrace.requests.caller import Caller
 from tailrace.requests.executors import BoundedExecutor
-from tailrace.requests.reply import Answer, Serve
+from tailrace.requests.reply import Answer, Reply, Serve
 
 __all__ = ["PHYSICAL", "LogicalPull", "LogicalQueue", "LogicalQueueRequests", "LogicalSend", "Place", "StaticTopics"]
 
@@ -125,19 +125,14 @@ class Place(NamedTuple):
     delta: int
     """Number that a client adds to the offsets of messages, which are physical."""
 
-    def to_ext(self) -> dict[str, str]:
-        """Return the fields of an answer."""
-        return {
-            "nextBeginOffset": str(self.next_begin), "minOffset": str(self.low), "maxOffset": str(self.high),
-            "offsetDelta": str(self.delta)}
-
 
 @dataclass(frozen=True, slots=True)
 class LogicalPull:
-    """A pull from the part ``item`` of a logical queue; its header was changed to physical numbers."""
+    """A pull from the part ``item`` of a logical queue; ``header`` has physical numbers."""
 
     queue: LogicalQueue
     item: LogicQueueMappingItem
+    header: PullMessageRequestHeader
 
     def answered(
         self, code: ResponseCode, offset: int, next_begin: int, low: int, high: int
@@ -219,23 +214,23 @@ class StaticTopics:
             return None
         return LogicalSend(queue, msgspec.structs.replace(header, queue_id=queue.leader.queue_id))
 
-    def for_pull(self, request: RemotingCommand, header: PullMessageRequestHeader) -> LogicalPull | None:
-        """Return a pull from a logical queue, and change its header to physical; None for a topic without a mapping.
+    def for_pull(self, caller: Caller, header: PullMessageRequestHeader, offset: int) -> LogicalPull | None:
+        """Return a pull from a logical queue at a logical offset; None for a topic without a mapping.
 
         The offset to commit is kept only if it is in the same part as the pull. Raises RefusalError.
         """
         if header.topic not in self.table:
             return None
-        queue = self.of_request(request)
+        queue = self.of_request(caller.request)
         if queue is None:
             return None
-        item = queue.item_of(header.queue_offset)
+        item = queue.item_of(offset)
         in_part = header.commit_offset >= 0 and queue.item_of(header.commit_offset) is item
-        header.commit_offset = max(0, item.physical(header.commit_offset)) if in_part else -1
-        header.queue_id, header.queue_offset = item.queue_id, item.physical(header.queue_offset)
-        if item.is_closed:
-            header.max_msg_nums = min(header.max_msg_nums, item.end_offset - item.start_offset)
-        return LogicalPull(queue, item)
+        most = header.max_msg_nums
+        return LogicalPull(queue, item, msgspec.structs.replace(
+            header, commit_offset=max(0, item.physical(header.commit_offset)) if in_part else -1,
+            queue_id=item.queue_id, queue_offset=item.physical(offset),
+            max_msg_nums=min(most, item.end_offset - item.start_offset) if item.is_closed else most))
 
 
 _FROM_THE_DISK: Final = frozenset({
@@ -289,7 +284,7 @@ class LogicalQueueRequests:
             if queue is None:
                 return plain(channel, request)
             forwarded = _Forwarded(request, queue, partial(self._ask, channel, request, queue))
-            self.forwarder.defer(channel, request, partial(step, forwarded))
+            self.forwarder.defer(Reply(channel, request), partial(step, forwarded))
             return None
 
         return served

@@ -115,7 +115,7 @@ def test_a_pull_commits_when_it_comes_and_not_again_when_it_has_waited(group, br
     assert group.query().ext["offset"] == "3"
     group.commit(4)  # by another request, while the pull waits
     group.send(1)
-    group.pulls.hold.arriving("orders", 0, 6, [0], 1)
+    group.pulls.service.hold.arriving("orders", 0, 6, [0], 1)
     broker.loop.run_until_complete(asyncio.sleep(0))
     assert group.channel.sent.pop().code == 0
     assert group.query().ext["offset"] == "4"

@@ -9,7 +9,7 @@ import pytest
 from tailrace.broker import wiring
 from tailrace.broker.core import cold_data
 from tailrace.broker.core.cold_data import ColdDataFlowControl
-from tailrace.broker.messages import pull as pull_module
+from tailrace.broker.messages import pull_service as pull_module
 from tailrace.config import BrokerConfig
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode

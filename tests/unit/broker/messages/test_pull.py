@@ -8,8 +8,10 @@ import pytest
 
 from tailrace.broker import wiring
 from tailrace.broker.messages import long_polling
+from tailrace.formats.requests.message_headers import PullMessageRequestHeader
 from tailrace.model import GetMessageResult, GetMessageStatus, MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
+from tailrace.requests.caller import RemotingCaller
 
 SUSPEND, SUBSCRIPTION, COMMIT = 2, 4, 1
 
@@ -196,7 +198,7 @@ class Waiting:
         self.broker.topics.update(TopicConfig(topic_name="orders"))
         self.broker.groups.find_or_create("g")
         self.processor = wiring.pulls(self.broker)
-        self.hold = self.processor.hold
+        self.hold = self.processor.service.hold
         store.set_message_arriving_listener(self.hold)
         self.kit, self.channel = kit, channel
 
@@ -232,6 +234,25 @@ async def test_a_pull_waits_and_an_arrival_answers_it(wait, store):
     answer = await wait.answer()
     assert (answer.code, answer.opaque, answer.body) == (0, 6, store.log[0])
     assert len(wait.hold) == 0
+
+
+@waiting
+async def test_the_service_returns_a_struct_at_once_or_through_the_reply_of_its_caller(wait, store):
+    got = []
+    request = wait.kit.request(11, ext(sysFlag=str(SUBSCRIPTION | SUSPEND)))
+    header, asked = (request.read(PullMessageRequestHeader) for _ in range(2))
+    caller = RemotingCaller(wait.channel, request, lambda _, __, pulled: got.append(pulled))
+    pull = wait.processor.service.pull
+    assert pull(header, caller) is None
+    put(store)
+    for _ in range(400):
+        if got:
+            break
+        await asyncio.sleep(0.005)
+    [pulled] = got
+    assert pulled == pull(header, caller)
+    assert (pulled.code, pulled.place, pulled.body) == (0, (1, 0, 1), store.log[0])
+    assert (header, wait.channel.sent) == (asked, []), "a header is not changed, and an edge makes the answer"
 
 
 @waiting

@@ -200,7 +200,7 @@ def test_a_held_pull_is_answered_when_a_message_that_it_wants_arrives(tmp_path, 
     async def test():
         with MessageStore.open(tmp_path / "held", parts=StoreParts(services=False)) as store:
             _, pulls, _ = enabled(store, asyncio.get_running_loop(), kit)
-            store.set_message_arriving_listener(pulls.hold)
+            store.set_message_arriving_listener(pulls.service.hold)
 
             def put(*prices):
                 store.put_many([Message(topic="orders", body=b"%d" % p, properties={"price": str(p)})
@@ -211,16 +211,16 @@ def test_a_held_pull_is_answered_when_a_message_that_it_wants_arrives(tmp_path, 
             flags = PullSysFlag.SUBSCRIPTION | PullSysFlag.SUSPEND
             fields = ext(sysFlag=str(flags), queueOffset="1", subscription="price = 7")
             assert pulls.pull(channel, kit.request(11, fields, opaque=6)) is None
-            held, = pulls.hold
+            held, = pulls.service.hold
             for prices in ((2, 3), (4,), range(100, 500)):
                 put(*prices)
                 await settle()
-                assert len(pulls.hold) == 1
+                assert len(pulls.service.hold) == 1
                 assert not channel.sent
             assert held.looked == 404
             put(5, 7, 8)
             await settle()
-            assert len(pulls.hold) == 0
+            assert len(pulls.service.hold) == 0
             answer = kit.decoded(channel.sent.pop())
             assert bodies(answer) == [b"7"]
             assert answer.ext["nextBeginOffset"] == "407"
