@@ -287,8 +287,6 @@ class BrokerController:
         self._store.set_message_arriving_listener(
             CountedArrivals(self._broker.traffic, self._pull.service.hold, self._pop, self._lite),
             lambda: any(map(len, self._polls)))
-        for polls in self._polls:
-            polls.on_wait = self._store.inner.hurry_reput
         self._scheduler.every(
             "ConsumerOffsetPersist", lambda: self._config.flush_consumer_offset_interval,
             self._persist_offsets_later,
@@ -373,14 +371,14 @@ class BrokerController:
             self._broker.topics.table, self._broker.topics.mappings.table, self._broker.addresses.ha,
         )
         self._name_server = name_server
-        self._broker.name_servers.own = name_server
+        self._broker.name_servers.ask_own(name_server, address)
         server.on_close = name_server.closed
         name_server.register(server)
         running = RunningSettings(
             self._clock, (self._name_server_config,),
             settings_of(self._name_server_config, listenPort=address.rpartition(":")[2]), self._settings_file)
         SettingsProcessor(running, name_server.worker).register_name_server(server)
-        self.namesrv_address = self._broker.name_servers.addresses = address
+        self.namesrv_address = address
         self._settings["namesrvAddr"] = address
         self._every("expire", SCAN_S, name_server.expire)
 
@@ -389,14 +387,14 @@ class BrokerController:
         if not others:
             return
         broker = self._broker
-        self._registration = broker.name_servers.others = Registration(
+        self._registration = Registration(
             broker.loop, self._config, broker.topics, broker.addresses, broker.outgoing, broker.executors.background,
             others, self._slave.log.set_master if self._slave else None)
         self._registration.start()
         addresses = ";".join([own, *others] if own else others)
         self._settings["namesrvAddr"] = addresses
-        if not own:
-            self.namesrv_address = broker.name_servers.addresses = addresses
+        self.namesrv_address = own or addresses
+        broker.name_servers.registered_at(self._registration, self.namesrv_address)
 
     @property
     def broker(self) -> BrokerParts:

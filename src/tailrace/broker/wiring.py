@@ -146,7 +146,8 @@ class BrokerParts:
         self.records, self.lags = self.make(Records), self.make(ConsumerLags)
         self.state = self.make(BrokerState)
         self.modes = self.state.modes
-        self.state.on_loop += [self.consumer_filters.forget, self.order.forget]
+        for forget in (self.consumer_filters.forget, self.order.forget):
+            self.state.deleted.add(forget)
         store.deletion.state = self.state
         self.replicas = Replicas(clock, store.inner)
         self.slave = Slave(
@@ -286,7 +287,7 @@ def lite_topics(parts: BrokerParts, file_system: FileSystem) -> LiteTopics:
         subscriptions=parts.make(LiteSubscriptionProcessor, registry=registry),
         inspect=parts.make(LiteManagerProcessor, registry=registry, dispatcher=dispatcher, order=order),
         acks=parts.make(LiteAcks, progress=progress, dispatcher=dispatcher), lifecycle=parts.make(LiteLifecycle))
-    parts.state.on_loop.append(lite.forget)
+    parts.state.deleted.add(lite.forget)
     return lite
 
 

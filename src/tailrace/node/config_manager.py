@@ -29,6 +29,7 @@ from tailrace import events
 from tailrace.config import BrokerConfig, camel
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.listeners import Listeners
 from tailrace.env.owner import ThreadOwner
 from tailrace.env.permissions import make_private
 from tailrace.env.whole_files import read_if_there, write_file
@@ -212,11 +213,11 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         """Contents of the file that are not written; the last one counts."""
         self._owner = ThreadOwner(f"{type(self).__name__} ({name})")
         self._unknown: dict[str, Any] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners = Listeners[[]]()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Have the thread that wrote a change call ``listener`` when the change is visible."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     @property
     def path(self) -> str:
@@ -329,8 +330,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             if draft.changes:
                 self._publish(draft)
                 self.data_version = version
-                for listener in self._listeners:
-                    listener()
+                self._listeners()
         for change, result in batch:
             change.done.set_result(result)
 

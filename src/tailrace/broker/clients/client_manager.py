@@ -11,6 +11,7 @@ from tailrace import events
 from tailrace.auth.check import AccessControl
 from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
 from tailrace.env.clock import Clock
+from tailrace.env.listeners import Listeners
 from tailrace.env.owner import ThreadOwner
 from tailrace.errors import RefusalError, StoreError
 from tailrace.filters.subscriptions import TAG, SubscriptionData
@@ -174,15 +175,11 @@ class ConsumerManager:
         self._owner = ThreadOwner("ConsumerManager")
         self._groups: dict[str, ConsumerGroupInfo] = {}
         self._joined: dict[Channel, set[str]] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._changed = Listeners[[]]()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` when a group has other subscriptions or another message model, or no member any more."""
-        self._listeners.append(listener)
-
-    def _changed(self) -> None:
-        for listener in self._listeners:
-            listener()
+        self._changed.add(listener)
 
     def groups(self) -> list[ConsumerGroupInfo]:
         """All live groups."""

@@ -11,6 +11,7 @@ from typing import final
 from tailrace.broker.statistics.pop_metrics import PopMetrics
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.broker.transactions.service import TransactionService
+from tailrace.env.listeners import Listeners
 from tailrace.env.pauses import in_steps, pause
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand
@@ -37,8 +38,8 @@ class BrokerState(GroupState):
         self.modes = MessageRequestModeManager(store.file_system, store.config_dir)
         """Request modes of groups."""
         self.modes.load()
-        self.on_loop: list[Callable[[set[str], set[str]], None]] = []
-        """Functions that forget topics and groups in tables of the event loop, which calls them."""
+        self.deleted = Listeners[[set[str], set[str]]]()
+        """Get topics and groups that were deleted, on the event loop, to forget them in its tables."""
 
     def pause(self) -> None:
         """Let the event loop work."""
@@ -82,8 +83,7 @@ class BrokerState(GroupState):
 
         def forget() -> None:
             self._transactions.metrics.forget(topics)
-            for function in self.on_loop:
-                function(topics, groups)
+            self.deleted(topics, groups)
 
         with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(forget)

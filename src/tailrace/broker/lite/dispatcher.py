@@ -10,7 +10,7 @@ Lite topics are looked at later: a full dispatch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, final
 
@@ -19,6 +19,7 @@ from tailrace.broker.lite.registry import ClientGroup, LiteSubscriptionRegistry,
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
+from tailrace.env.listeners import Listeners
 from tailrace.env.supervision import caught
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import LITE_PREFIX
@@ -78,7 +79,7 @@ class _Later(NamedTuple):
 
 @final
 class LiteEventDispatcher:
-    """Notes events and wakes the pops that wait: ``wake(client, group)``."""
+    """Notes events, and has the pops woken that wait for them."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, entropy: Entropy, store: MessageStore,
@@ -88,7 +89,8 @@ class LiteEventDispatcher:
         self._loop, self._clock, self._entropy, self._config = loop, clock, entropy, config
         self._executors, self._groups, self._offsets, self._store = executors, groups, offsets, store
         self._registry = registry
-        self.wake: Callable[[str, str], None] = lambda _client_id, _group: None
+        self.noted = Listeners[[str, str]]()
+        """Gets client id and group when a client has an event for which its pop may wait."""
         self._events: dict[str, _Events] = {}
         self._later: dict[tuple[str, str], _Later] = {}
         """Full dispatches that are due, by group and client."""
@@ -96,8 +98,8 @@ class LiteEventDispatcher:
         """Clients that have lost their events, with the time until which others come first."""
         self._arrived: LoopMailbox[str] = LoopMailbox(loop, self._arrivals)
         self._tasks: set[asyncio.Task[None]] = set()
-        registry.on_register = self._registered
-        registry.on_leave = self._left
+        registry.registered.add(self._registered)
+        registry.left.add(self._left)
 
     def __len__(self) -> int:
         """Return the number of clients with a table of events."""
@@ -174,7 +176,7 @@ class LiteEventDispatcher:
 
     def _offer(self, queue: str, member: ClientGroup, *, schedule: bool) -> bool:
         if self._events_of(*member).offer(queue):
-            self.wake(*member)
+            self.noted(*member)
             return True
         if schedule:
             spread = self._avoided.get(member.client_id, 0) > self._clock.now_ms()
@@ -253,10 +255,10 @@ class LiteEventDispatcher:
                 self._schedule(group, client_id, delay + (0 if active else self._entropy.randrange(SPREAD_MS)))
                 break
             if count % WOKEN_EVERY == 0:
-                self.wake(client_id, group)
+                self.noted(client_id, group)
             count += 1
         if events.queues:
-            self.wake(client_id, group)
+            self.noted(client_id, group)
 
     def look_for_group(self, group: str) -> None:
         """Look for messages of all Lite topics of a group: a full dispatch for each of its clients."""

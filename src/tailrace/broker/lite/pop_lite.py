@@ -91,11 +91,11 @@ class LitePopService(RequestProcessor):
         self._store, self.registry, self.dispatcher = store, registry, dispatcher
         limits = config.pop_polling_size, config.max_pop_polling_size
         self.polling = LongPolling[Held[PopLiteMessageRequestHeader]](
-            loop, lambda held: self._pop(held.header, held.caller), *limits)
+            loop, lambda held: self._pop(held.header, held.caller), *limits, on_wait=store.inner.hurry_reput)
         self.notifications = LongPolling[Held[NotificationRequestHeader]](
-            loop, lambda held: self.notification(held.header, held.caller), *limits)
+            loop, lambda held: self.notification(held.header, held.caller), *limits, on_wait=store.inner.hurry_reput)
         """Notifications that wait, by client and group."""
-        dispatcher.wake = self._wake
+        dispatcher.noted.add(self._wake)
 
     def _wake(self, client_id: str, group: str) -> None:
         self.polling.notify((client_id, group))

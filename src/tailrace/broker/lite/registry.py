@@ -18,6 +18,7 @@ from tailrace.broker.clients.client_manager import ClientIds
 from tailrace.broker.core.name_servers import NameServers
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
+from tailrace.env.listeners import Listeners
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID, java_string_hash
 from tailrace.formats.lite import (
@@ -88,8 +89,10 @@ class LiteSubscriptionRegistry:
         """Queues that clients of exclusive groups have lost to another member and still believe to have, by client."""
         self.count = 0
         """Number of pairs of a client and a queue."""
-        self.on_register: Callable[[ClientGroup, str], None] = lambda _member, _queue: None
-        self.on_leave: Callable[[str], None] = lambda _client_id: None
+        self.registered = Listeners[[ClientGroup, str]]()
+        """Gets a member and a queue that may have messages for it."""
+        self.left = Listeners[[str]]()
+        """Gets the id of a client that has no Lite topics any more."""
 
     # -- changes
 
@@ -120,7 +123,7 @@ class LiteSubscriptionRegistry:
             if (offset := offset_of(queue)) is not None:
                 self._reset(member, queue, offset)
                 if queue in mine.queues:  # it has subscribed before, and there may be messages again
-                    self.on_register(member, queue)
+                    self.registered(member, queue)
             self._join(mine, member, queue)
             yield
 
@@ -188,7 +191,7 @@ class LiteSubscriptionRegistry:
             return
         for queue in tuple(mine.queues):
             self._leave(mine, ClientGroup(client_id, mine.group), queue)
-        self.on_leave(client_id)
+        self.left(client_id)
 
     def forget_clients(self, has_left: Callable[[Channel], bool]) -> None:
         """Forget the clients for whose last connection ``has_left`` returns True."""
@@ -296,7 +299,7 @@ class LiteSubscriptionRegistry:
         mine.queues.add(queue)
         self._of_queue.setdefault(queue, {})[member] = None
         self.count += 1
-        self.on_register(member, queue)
+        self.registered(member, queue)
 
     def _leave(self, mine: LiteSubscription, member: ClientGroup, queue: str) -> bool:
         mine.queues.discard(queue)

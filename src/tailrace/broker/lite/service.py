@@ -45,7 +45,7 @@ class LiteTopics:
         """Hands out messages of Lite topics for every protocol."""
         self.subscriptions, self.inspect, self.acks = subscriptions, inspect, acks
         self.lifecycle = lifecycle
-        free_timers.on_free.append(self._free)
+        free_timers.freed.add(self._free)
 
     def register(self, server: RemotingServer, *, pops: bool) -> None:
         """Register the requests; ``pops`` is False for the VIP port, which serves no pops, as in RocketMQ."""

@@ -60,18 +60,18 @@ class LongPolling(Waiters[_Waiter]):
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, run_again: Callable[[_Waiter], object], of_key_max: float = float("inf"),
-        all_max: float = float("inf"), *, one_by_one: bool = True, last_first: bool = False,
-        is_gone: Callable[..., bool] | None = None,
+        all_max: float = float("inf"), *, on_wait: Callable[[], object], one_by_one: bool = True,
+        last_first: bool = False, is_gone: Callable[..., bool] | None = None,
     ) -> None:
         """``run_again`` returns the result of a woken request, or None after it has made it wait again.
 
         At most ``of_key_max`` requests wait under one key. With ``one_by_one`` one request is woken for an event, the
         first that waits or the last; if it cannot be answered now, another one is woken in its place. ``is_gone`` is
-        called with each key when topics have changed, and returns whether no message can arrive for it.
+        called with each key when topics have changed, and returns whether no message can arrive for it. ``on_wait`` is
+        called after a request has begun to wait.
         """
         super().__init__()
-        self.on_wait: Callable[[], None] = lambda: None
-        """Called after a request has begun to wait."""
+        self._on_wait = on_wait
         self._loop = loop
         self._run_again = run_again
         self._is_gone = is_gone
@@ -102,7 +102,7 @@ class LongPolling(Waiters[_Waiter]):
             return PollResult.FULL
         self._add(waiter)
         waiter.timer = self._loop.call_later(left_ms / 1000, self._expire, waiter)
-        self.on_wait()
+        self._on_wait()
         if has_grown():
             self.wake(waiter)
         return PollResult.WAITS
@@ -212,9 +212,10 @@ class HeldPull(Waiter):
 class PullRequestHoldService(LongPolling[HeldPull]):
     """Holds pulls until they can be answered.
 
-    The broker passes in four functions: ``max_offset(topic, queue_id)``, ``run_again(pull)``,
-    ``has_match(pull)``, which is called for pulls with a property filter when their queue has grown, and
-    ``is_gone(topic, queue_id)``, which is called for each queue when topics have changed.
+    The broker passes in five functions: ``max_offset(topic, queue_id)``, ``run_again(pull)``,
+    ``has_match(pull)``, which is called for pulls with a property filter when their queue has grown,
+    ``is_gone(topic, queue_id)``, which is called for each queue when topics have changed, and ``on_wait()``, see
+    `LongPolling`.
     """
 
     def __init__(
@@ -224,8 +225,9 @@ class PullRequestHoldService(LongPolling[HeldPull]):
         run_again: Callable[[HeldPull], object],
         has_match: Callable[[HeldPull], bool],
         is_gone: Callable[[str, int], bool],
+        on_wait: Callable[[], object],
     ) -> None:
-        super().__init__(loop, run_again, one_by_one=False, is_gone=is_gone)
+        super().__init__(loop, run_again, on_wait=on_wait, one_by_one=False, is_gone=is_gone)
         self._max_offset = max_offset
         self._has_match = has_match
         self._arrived: LoopMailbox[tuple[tuple[str, int], int, Sequence[int]]] = LoopMailbox(loop, self._arrivals)

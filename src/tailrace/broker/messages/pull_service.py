@@ -87,7 +87,8 @@ class PullService:
         self._proven, self._store = proven, store
         self._mappings = logical_queues.static_topics.table
         self.hold = PullRequestHoldService(
-            loop, lambda *key: store.queue_of(*key).max, self._run_again, self.has_match, self._is_gone)
+            loop, lambda *key: store.queue_of(*key).max, self._run_again, self.has_match, self._is_gone,
+            store.inner.hurry_reput)
         """Pulls that wait for a message."""
         store.topics.on_change(self.hold.topics_changed)
 

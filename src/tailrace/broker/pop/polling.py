@@ -52,7 +52,8 @@ class PopLongPollingService(LongPolling[_Waiter]):
     ) -> None:
         """``run_again`` returns the result of a woken request, or holds it again."""
         super().__init__(
-            loop, run_again, config.pop_polling_size, config.max_pop_polling_size, last_first=notify_last,
+            loop, run_again, config.pop_polling_size, config.max_pop_polling_size, on_wait=store.inner.hurry_reput,
+            last_first=notify_last,
             is_gone=lambda topic, *_: store.topics.select(topic) is None)
         self._store = store
         self._readers: dict[str, dict[tuple[str, str], dict[int, None]]] = {}

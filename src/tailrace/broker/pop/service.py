@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import final
 
 from tailrace.broker.pop.ack import AckService
@@ -13,6 +13,7 @@ from tailrace.broker.pop.requests import PopProgress
 from tailrace.broker.pop.revive import PopReviveService
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
+from tailrace.env.listeners import Listeners
 from tailrace.env.scheduler import Scheduler
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
@@ -24,11 +25,12 @@ __all__ = ["FreeTimers", "PopConsumption"]
 
 @final
 class FreeTimers:
-    """Calls ``on_free`` with topic, group and queue id at the time that was set last. Runs on the event loop."""
+    """Calls the listeners at the time that was set last. Runs on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop, self._clock = loop, clock
-        self.on_free: list[Callable[[str, str, int], None]] = []
+        self.freed = Listeners[[str, str, int]]()
+        """Gets topic, group and queue id."""
         self._timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
         self._stopped = False
 
@@ -42,8 +44,7 @@ class FreeTimers:
 
     def _end(self, key: tuple[str, str, int]) -> None:
         self._timers.pop(key, None)
-        for function in self.on_free:
-            function(*key)
+        self.freed(*key)
 
     def stop(self) -> None:
         """Call nothing any more."""
@@ -76,7 +77,7 @@ class PopConsumption:
         self.revive = revive
         progress.metrics.revive_progress = revive.progress
         progress.metrics.checkpoints = lambda: revive.pending
-        free_timers.on_free.append(self._free)
+        free_timers.freed.add(self._free)
         for topic, group, queue_id, info in self.order.entries():
             if (free_at := info.visible_at(clock.now_ms())) is not None:
                 free_timers.set(topic, group, queue_id, free_at)

@@ -143,9 +143,8 @@ def test_a_stop_gives_up_all_that_wait(world, waiting_pop):
 
 def test_many_woken_pops_take_turns_with_other_requests(loop, kit):
     served = []
-    polling = LongPolling(loop, lambda waiter: served.append(waiter))
+    polling = LongPolling(loop, lambda waiter: served.append(waiter), on_wait=lambda: began.append(len(polling)))
     channel, began = kit.FakeChannel(), []
-    polling.on_wait = lambda: began.append(len(polling))
     for _ in range(1000):
         waiter = Waiter(Reply(channel, RemotingCommand(1)), ("t", "g", -1), EVERYTHING)
         found = polling.poll(waiter, 60_000, lambda: True)
