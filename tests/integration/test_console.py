@@ -195,10 +195,11 @@ def pages(tmp_path_factory):
             await asyncio.to_thread(fill, controller.namesrv_address)
             store.put(Message(topic="%DLQ%covert", body=b"SALARY", keys=["payroll-key"]))
             await asyncio.to_thread(store.wait_dispatched)
+            console = Console(controller.broker)
             for user in ["root", *VIEWERS]:
                 may = partial(controller.access.control.may, user, "127.0.0.1")
                 for target in TARGETS:
-                    answer = await asyncio.to_thread(Console(), f"/console/{target}", controller.broker, "ready", may)
+                    answer = await asyncio.to_thread(console, f"/console/{target}", "ready", may)
                     found[user, target] = answer.status, answer.body.decode()
             await controller.stop()
 

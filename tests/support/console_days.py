@@ -76,7 +76,7 @@ class Day:
         controller = self.controller = BrokerController(self.store, config)
         await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
         host, port = await http.start("127.0.0.1", 0)
-        http.serving(controller.broker, controller.access.enforced)
+        http.serving(controller.broker, controller.access.enforced, pages=Console(controller.broker))
         self.url, self.namesrv = f"http://{host}:{port}/console/", controller.namesrv_address
         ready.set()
         try:

@@ -1,8 +1,9 @@
 """What the parts of a broker are made of. This is the one place that connects them.
 
-`BrokerParts` has what several parts use, made in the order of their needs. Only the controller has it, and what shows
-the whole broker: the HTTP port, the console and the gRPC endpoint. A processor, a service or a table gets in its
-constructor what it uses, by the names of the parameters: `BrokerParts.make`.
+`BrokerParts` has what several parts use, made in the order of their needs. Only the controller has it. The HTTP port,
+metrics, the console and the gRPC endpoint see it through ports of their own (protocols with what they use). A
+processor, a service or a table gets in its constructor what it uses, by the names of the parameters:
+`BrokerParts.make`.
 """
 
 from __future__ import annotations

@@ -31,13 +31,18 @@ class HttpPlace:
 
     def serving(self, controller: BrokerController) -> None:
         """Show a broker that serves clients, and let its users act if they may."""
-        control = controller.access.enforced
+        from tailrace.console import Console  # noqa: PLC0415 - only with --http
+
+        broker, control = controller.broker, controller.access.enforced
         if self._with_actions and control is not None:
+            from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor  # noqa: PLC0415
+            from tailrace.broker.admin.topics import TopicsProcessor  # noqa: PLC0415
             from tailrace.console.actions import ConsoleActions  # noqa: PLC0415 - only with --console-actions
 
             self._actions = ConsoleActions(
-                controller.broker, control, controller.for_users("console"), controller.audit)
-        self._server.serving(controller.broker, control, self._actions)
+                broker, control, controller.for_users("console"), controller.audit, broker.make(TopicsProcessor),
+                broker.make(GroupOffsetsProcessor))
+        self._server.serving(broker, control, self._actions, Console(broker, actions=self._with_actions))
 
     async def stopping(self) -> None:
         """Set the state to stopping, and wait until no action runs."""

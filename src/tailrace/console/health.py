@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from tailrace.broker.wiring import BrokerParts
 from tailrace.console.disk import Disk, disk_troubles
 from tailrace.console.elements import BAD, NOTE, WARN, Trouble, address, plural
 from tailrace.console.figures import DeadLetters, Figures, GroupLag
 from tailrace.console.recovery import recovery_troubles
+from tailrace.console.shown import ShownBroker
 from tailrace.console.words import span
 from tailrace.env import supervision
 from tailrace.env.processes import memory_bytes, memory_limit
@@ -53,7 +53,7 @@ class Memory(NamedTuple):
     """True while requests wait for memory."""
 
 
-def memory_of(broker: BrokerParts) -> Memory:
+def memory_of(broker: ShownBroker) -> Memory:
     """Return the memory of the broker."""
     limits = broker.limits
     if limits is None:
@@ -70,7 +70,7 @@ def waiting_groups(figures: Figures, found: Mapping[str, GroupLag]) -> list[Wait
 
 
 def troubles(
-    broker: BrokerParts, waiting: list[WaitingGroup], dead: list[DeadLetters], disk: Disk,
+    broker: ShownBroker, waiting: list[WaitingGroup], dead: list[DeadLetters], disk: Disk,
 ) -> list[Trouble]:
     """Return what is wrong, the worst first."""
     stats = broker.store.stats()
@@ -81,7 +81,7 @@ def troubles(
     return sorted(found, key=lambda trouble: order.index(trouble.level))
 
 
-def _sends(broker: BrokerParts, disk: Disk) -> Iterator[Trouble]:
+def _sends(broker: ShownBroker, disk: Disk) -> Iterator[Trouble]:
     store = broker.store
     if store.read_only:
         yield Trouble(BAD, f"Sends are refused: the store is {store.read_only}. Everything can be read.")
@@ -103,7 +103,7 @@ def _loss(stats: dict[str, Any]) -> Iterator[Trouble]:
                            f"delivery, for lack of room.", *page)
 
 
-def _groups(broker: BrokerParts, waiting: list[WaitingGroup]) -> Iterator[Trouble]:
+def _groups(broker: ShownBroker, waiting: list[WaitingGroup]) -> Iterator[Trouble]:
     now = broker.clock.now_ms()
     late = [group for group in waiting if group.oldest_ms and now - group.oldest_ms > LAG_MS]
     for group in late[:3]:
@@ -133,7 +133,7 @@ def _timers(stats: dict[str, Any]) -> Iterator[Trouble]:
         yield Trouble(WARN, f"{plural(unread, 'timer')} cannot be read from the disk.", *page)
 
 
-def _storage(broker: BrokerParts, stats: dict[str, Any]) -> Iterator[Trouble]:
+def _storage(broker: ShownBroker, stats: dict[str, Any]) -> Iterator[Trouble]:
     if failed := stats.get("hintSyncFailures", 0):
         yield Trouble(WARN, f"The disk has failed to keep {plural(failed, 'small file')} since the start. "
                             "Messages are safe, but the next start may take longer.")
@@ -147,7 +147,7 @@ def _storage(broker: BrokerParts, stats: dict[str, Any]) -> Iterator[Trouble]:
         yield Trouble(WARN, f"{plural(damaged, 'damaged message')} in compacted topics.")
 
 
-def _process(broker: BrokerParts) -> Iterator[Trouble]:
+def _process(broker: ShownBroker) -> Iterator[Trouble]:
     memory = memory_of(broker)
     if memory.waits:
         yield Trouble(WARN, f"Requests wait for memory: clients hold {size_text(memory.clients)} of "

@@ -7,7 +7,6 @@ from typing import Final
 from xml.etree.ElementTree import Element
 
 from tailrace import __version__
-from tailrace.broker.wiring import BrokerParts
 from tailrace.console.charts import bar, chart
 from tailrace.console.disk import disk_meter, disk_of
 from tailrace.console.elements import (
@@ -39,6 +38,7 @@ from tailrace.console.health import (
     waiting_groups,
 )
 from tailrace.console.recovery import recovery_card
+from tailrace.console.shown import ShownBroker
 from tailrace.console.viewer import Viewer
 from tailrace.console.words import clock_time, moment, span
 from tailrace.kernels import compiled
@@ -51,7 +51,7 @@ ROWS: Final = 8
 """Groups that the first page shows."""
 
 
-def overview(broker: BrokerParts, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> Titled:
+def overview(broker: ShownBroker, figures: Figures, viewer: Viewer, asked: Mapping[str, str]) -> Titled:
     """Return the page, whose title says whether anything is wrong."""
     lags = figures.own_lags(viewer)
     waiting = waiting_groups(figures, lags)
@@ -70,7 +70,7 @@ def overview(broker: BrokerParts, figures: Figures, viewer: Viewer, asked: Mappi
         _rates(broker), _broker(broker, figures, viewer)])
 
 
-def _state(broker: BrokerParts, found: list[Trouble], live: Element) -> Element:
+def _state(broker: ShownBroker, found: list[Trouble], live: Element) -> Element:
     """Return what is wrong, or that the broker serves clients."""
     running = f"{broker.addresses.broker} has served clients for {span(broker.clock.now_ms() - broker.boot_ms)}."
     lines: list[Child] = [
@@ -87,7 +87,7 @@ def lag_level(behind: int, oldest: int, now_ms: int) -> str:
     return (WARN if oldest and now_ms - oldest > LAG_MS else NOTE) if behind else GOOD
 
 
-def _lag(broker: BrokerParts, waiting: list[WaitingGroup], lags: Mapping[str, object]) -> Element:
+def _lag(broker: ShownBroker, waiting: list[WaitingGroup], lags: Mapping[str, object]) -> Element:
     now = broker.clock.now_ms()
     most = max((group.lag.behind for group in waiting), default=1)
     rows: list[list[Child]] = [
@@ -109,7 +109,7 @@ def _lag(broker: BrokerParts, waiting: list[WaitingGroup], lags: Mapping[str, ob
         more=link("All groups", address("groups")))
 
 
-def _dead(broker: BrokerParts, dead: list[DeadLetters]) -> Element:
+def _dead(broker: ShownBroker, dead: list[DeadLetters]) -> Element:
     now = broker.clock.now_ms()
     rows: list[list[Child]] = [
         [link(one.group, address("messages", topic=one.topic)), one.messages, clock_time(one.last_ms, now)]
@@ -119,7 +119,7 @@ def _dead(broker: BrokerParts, dead: list[DeadLetters]) -> Element:
                 more=link("All dead letters", address("dead-letters")) if dead else None)
 
 
-def _timers(broker: BrokerParts, viewer: Viewer) -> Element:
+def _timers(broker: ShownBroker, viewer: Viewer) -> Element:
     figures = broker.store.stats()
     by_topic = {topic: count for topic, count in figures.get("timerPendingByTopic", {}).items()
                 if count > 0 and viewer.topic(topic)}
@@ -135,14 +135,14 @@ def _timers(broker: BrokerParts, viewer: Viewer) -> Element:
     }), more=link("All timers", address("timers")))
 
 
-def _rates(broker: BrokerParts) -> Element:
+def _rates(broker: ShownBroker) -> Element:
     history = broker.store.inner.stats.history()
     return card(
         "Rates", h("div", chart("Stored", [puts for puts, _ in history], "a second"),
                    chart("Read", [reads for _, reads in history], "a second"), class_="charts"))
 
 
-def _broker(broker: BrokerParts, figures: Figures, viewer: Viewer) -> Element:
+def _broker(broker: ShownBroker, figures: Figures, viewer: Viewer) -> Element:
     store, memory = broker.store, memory_of(broker)
     messages = sum(size.messages for topic, size in figures.topics().items()
                    if is_own_topic(broker.topics, topic) and viewer.topic(topic))

@@ -10,13 +10,13 @@ from typing import Final, NamedTuple, final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tailrace import __version__
-from tailrace.broker.wiring import BrokerParts
 from tailrace.console.elements import WARN, Child, Titled, address, h, link, notice, page_text
 from tailrace.console.figures import Figures
 from tailrace.console.groups import dead_letters_page, group_page, groups_page
 from tailrace.console.lists import Query
 from tailrace.console.messages import message_page, messages_page, search_form
 from tailrace.console.overview import REFRESH_S, overview
+from tailrace.console.shown import ShownBroker
 from tailrace.console.storage import disk_page, retention_page
 from tailrace.console.timers import timers_page
 from tailrace.console.topics import topic_page, topics_page
@@ -48,7 +48,7 @@ _HIDDEN: Final = {"message": "messages"}
 class _Asked(NamedTuple):
     """What a page is made of."""
 
-    broker: BrokerParts
+    broker: ShownBroker
     figures: Figures
     viewer: Viewer
     name: str
@@ -77,12 +77,16 @@ _CONTENTS: Final[dict[str, Callable[[_Asked], list[Child] | Titled]]] = {
 class Console:
     """Answers requests for ``/console/``; called in a thread, because pages read the store."""
 
-    def __init__(self, *, actions: bool = False) -> None:
-        """``actions``: whether pages lead to actions, see `tailrace.console.actions`."""
-        self._actions = actions
-        self._figures: tuple[BrokerParts, Figures] | None = None
+    def __init__(self, broker: ShownBroker | None = None, *, actions: bool = False) -> None:
+        """Show a broker; None: it does not serve clients.
 
-    def __call__(self, target: str, broker: BrokerParts | None, state: str, may: May) -> HttpAnswer:
+        ``actions``: whether pages lead to actions, see `tailrace.console.actions`.
+        """
+        self._shown = None if broker is None else (broker, Figures(
+            broker.store, broker.clock, broker.offsets, broker.clients.consumers, broker.lags, broker.state))
+        self._actions = actions
+
+    def __call__(self, target: str, state: str, may: May) -> HttpAnswer:
         """Return the page for a target such as ``/console/topics?from=200``."""
         parts = urlsplit(target)
         page, _, rest = parts.path.removeprefix("/console/").partition("/")
@@ -96,11 +100,12 @@ class Console:
         name = unquote(rest)
         title = f"{_DETAILS[page]} {name}" if name else "Message" if page in _HIDDEN else _PAGES[page]
         at = _HIDDEN.get(page, page)
-        if broker is None:
+        if self._shown is None:
             return made(HTTPStatus.SERVICE_UNAVAILABLE, title, at, [
                 notice(WARN, f"The broker does not serve clients: {state}.", more=[link("Look again", address(page))])])
+        broker, figures = self._shown
         viewer = Viewer(may, broker.config.broker_cluster_name, acts=self._actions)
-        asked = _Asked(broker, self._figures_of(broker), viewer, name, query)
+        asked = _Asked(broker, figures, viewer, name, query)
         now = broker.clock.now_ms()
         try:
             found = _CONTENTS[page](asked)
@@ -122,13 +127,6 @@ class Console:
                 h("p", "Actions are off: this console changes nothing. Start the server with --console-actions.")]
         return HTTPStatus.SERVICE_UNAVAILABLE, "Actions", page, [
             notice(WARN, f"The broker does not serve clients: {state}.")]
-
-    def _figures_of(self, broker: BrokerParts) -> Figures:
-        kept = self._figures
-        if kept is None or kept[0] is not broker:
-            kept = self._figures = broker, Figures(
-                broker.store, broker.clock, broker.offsets, broker.clients.consumers, broker.lags, broker.state)
-        return kept[1]
 
 
 def _not_there(asked: _Asked, page: str, error: NotThereError) -> list[Child]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -31,10 +31,16 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from tailrace import metrics
-from tailrace.broker.consumers.lags import Lag, QueueLag
-from tailrace.broker.statistics.latencies import LONG_POLLING, RpcLatency
-from tailrace.broker.wiring import BrokerParts
+from tailrace.broker.clients.client_manager import ConnectedClients
+from tailrace.broker.consumers.lags import ConsumerLags, Lag, QueueLag
+from tailrace.broker.core.audit import AuditLog
+from tailrace.broker.core.name_servers import NameServers
+from tailrace.broker.statistics.latencies import LONG_POLLING, LoopLag, RpcLatency
+from tailrace.broker.statistics.pop_metrics import PopMetrics
+from tailrace.broker.statistics.traffic import Traffic
+from tailrace.broker.transactions.service import TransactionService
 from tailrace.env import supervision
+from tailrace.env.clock import Clock
 from tailrace.env.pauses import in_steps, no_pause
 from tailrace.env.thread_times import processor_seconds
 from tailrace.formats.names import (
@@ -43,12 +49,18 @@ from tailrace.formats.names import (
     SYSTEM_GROUP_PREFIX,
 )
 from tailrace.formats.remoting import LANGUAGES
+from tailrace.ha.faults import Faults
+from tailrace.ha.replicas import Replicas
+from tailrace.ha.slave import Slave
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
 from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.remoting.acceptor import Acceptor
-from tailrace.requests.executors import BoundedExecutor
+from tailrace.requests.executors import BoundedExecutor, Executors
+from tailrace.requests.worker import RequestWorker
 
-__all__ = ["Exposition", "format_of"]
+__all__ = ["Exposition", "MeasuredBroker", "format_of"]
 
 Labels = tuple[str, ...]
 Samples = Mapping[Labels, float]
@@ -120,6 +132,42 @@ class _Lag(Lag):
         return min(known_ms or stored_ms, stored_ms) if stored_ms > 0 else known_ms
 
 
+class MeasuredBroker(Protocol):
+    """The parts of a broker with figures: those that `Exposition` names, and those in `Metric.source`."""
+
+    clock: Clock
+    store: MessageStore
+    topics: TopicConfigManager
+    groups: SubscriptionGroupManager
+    clients: ConnectedClients
+    lags: ConsumerLags
+    traffic: Traffic
+    transactions: TransactionService
+    pop_metrics: PopMetrics
+    rpc_latency: RpcLatency
+    loop_lag: LoopLag
+    executors: Executors
+    cold_reads: RequestWorker
+    name_servers: NameServers
+    replicas: Replicas
+    slave: Slave | None
+    audit_log: AuditLog | None
+    denied: Callable[[], Mapping[str, int]]
+
+    @property
+    def replication_faults(self) -> Faults:
+        """What is wrong with replication."""
+        ...
+
+    def waiting_sends(self) -> int:
+        """Return the number of sends that wait for the disk."""
+        ...
+
+    def waiting_pulls(self) -> int:
+        """Return the number of pulls and pops that wait for a message."""
+        ...
+
+
 @final
 class Exposition(Collector):
     """Collects the samples. ``broker`` is None until clients are served."""
@@ -127,7 +175,7 @@ class Exposition(Collector):
     def __init__(self, cluster: str, broker_name: str, pause: Callable[[], None] = no_pause) -> None:
         """``pause`` is called after each step of `text`."""
         self._pause = pause
-        self.broker: BrokerParts | None = None
+        self.broker: MeasuredBroker | None = None
         self.progress: float | None = None
         self.acceptor: Acceptor | None = None
         self.executors: Iterable[BoundedExecutor] = ()
@@ -208,7 +256,7 @@ class Exposition(Collector):
         yield self._family(metrics.EXECUTOR_WAITING, {(one.name,): one.waiting for one in executors})
         yield self._family(metrics.EXECUTOR_REFUSED, {(one.name,): one.refused for one in executors})
 
-    def _store(self, broker: BrokerParts, stats: Mapping[str, Any]) -> Iterator[Family]:
+    def _store(self, broker: MeasuredBroker, stats: Mapping[str, Any]) -> Iterator[Family]:
         store = broker.store
         usage = store.retention.disk.measure()[-1]
         earliest = store.earliest_message_time()
@@ -239,7 +287,7 @@ class Exposition(Collector):
             (kind,): (stats[name]["counts"], stats[name]["sumMs"])
             for kind, name in (("timer", "timerLateness"), ("level", "scheduleLateness")) if name in stats})
 
-    def _traffic(self, broker: BrokerParts) -> Iterator[Family]:
+    def _traffic(self, broker: MeasuredBroker) -> Iterator[Family]:
         system = broker.topics.is_system_topic
         came_in = {
             (topic, kind, _flag(system(topic))): flow
@@ -266,12 +314,12 @@ class Exposition(Collector):
             for topic, config in in_steps(list(broker.topics.table.items()), STEP, self._pause)
             if topic.startswith(DLQ_GROUP_TOPIC_PREFIX)})
 
-    def _pop(self, broker: BrokerParts) -> Iterator[Family]:
+    def _pop(self, broker: MeasuredBroker) -> Iterator[Family]:
         progress = broker.pop_metrics.revive_progress()
         yield self._family(metrics.POP_REVIVE_LAG, {(str(q),): p.lag for q, p in progress.items()})
         yield self._family(metrics.POP_REVIVE_LATENCY, {(str(q),): p.latency_ms for q, p in progress.items()})
 
-    def _clients(self, broker: BrokerParts) -> Iterator[Family]:
+    def _clients(self, broker: MeasuredBroker) -> Iterator[Family]:
         producers: Counter[Labels] = Counter()
         for clients in broker.clients.producers.groups().values():
             producers.update((_language(c.language), str(c.version), "remoting") for c in clients)
@@ -297,7 +345,7 @@ class Exposition(Collector):
             ("grpc", name, code, _flag(name in LONG_POLLING), "success"): (list(took.counts), took.sum)
             for (name, code), took in list(rpc.calls.items())})
 
-    def _lags(self, broker: BrokerParts) -> Iterator[Family]:
+    def _lags(self, broker: MeasuredBroker) -> Iterator[Family]:
         now = broker.clock.now_ms()
         lags = {
             (group, topic, _flag(topic.startswith(RETRY_GROUP_TOPIC_PREFIX)),

@@ -38,13 +38,12 @@ from tailrace.auth.accesses import CLUSTER, Access
 from tailrace.auth.addresses import network_of
 from tailrace.auth.check import AccessControl
 from tailrace.auth.model import User
-from tailrace.broker.wiring import BrokerParts
 from tailrace.config import BrokerConfig
 from tailrace.env.pauses import pause
 from tailrace.errors import RefusalError
 from tailrace.formats.requests.table import Action
 from tailrace.logs import get_logger
-from tailrace.observe.exposition import Exposition, format_of
+from tailrace.observe.exposition import Exposition, MeasuredBroker, format_of
 from tailrace.observe.http_forms import FormRefusedError, fields_of, foreign, read_form
 from tailrace.observe.http_turns import PAGE_S, SHARED_S, Pace, PageTurns, SharedTexts
 from tailrace.remoting.acceptor import Acceptor, IncomingConnection
@@ -94,11 +93,8 @@ def _everything(_: Access) -> bool:
 class Pages(Protocol):
     """Pages below ``/console/``; called in a thread."""
 
-    def __call__(self, target: str, broker: BrokerParts | None, state: str, may: May) -> HttpAnswer:
-        """Return the answer to a request for ``target``, with what its user may see.
-
-        Without a ``broker`` no client is served yet.
-        """
+    def __call__(self, target: str, state: str, may: May) -> HttpAnswer:
+        """Return the answer to a request for ``target``, with what its user may see."""
         ...
 
 
@@ -172,9 +168,12 @@ class HttpStatusServer:
         limits: ServerLimits | None = None, pages: Pages | None = None, acceptor: Acceptor | None = None,
         metrics_token: str = "", shared_s: float = SHARED_S, page_s: float = PAGE_S,
     ) -> None:
-        """``metrics_token`` is the one of ``metricsTokenFile``; see `tailrace.observe.http_turns` for the seconds."""
+        """``metrics_token`` is the one of ``metricsTokenFile``; see `tailrace.observe.http_turns` for the seconds.
+
+        ``pages`` are those without a broker.
+        """
         self._progress = progress
-        self._pages = pages
+        self._pages = self._pages_without = pages
         self._access = Access(CLUSTER, config.broker_cluster_name, Action.GET)
         self._control: AccessControl | None = None
         self._actions: Actions | None = None
@@ -205,22 +204,23 @@ class HttpStatusServer:
         return str(taken[0]), int(taken[1])
 
     def serving(
-        self, broker: BrokerParts, control: AccessControl | None = None, actions: Actions | None = None
+        self, broker: MeasuredBroker, control: AccessControl | None = None, actions: Actions | None = None,
+        pages: Pages | None = None,
     ) -> None:
-        """Set the state to ready, and show ``broker`` under ``/metrics``, and its messages to users of ``control``.
+        """Set the state to ready, and show ``broker`` under ``/metrics``, and its ``pages`` to users of ``control``.
 
         ``actions`` are those that users may take; None without ``serve --console-actions``.
         """
         assert actions is None or control is not None, "only users take actions"
         self._control = control
-        self._actions = actions
+        self._actions, self._pages = actions, pages or self._pages
         self._exposition.broker = broker
         self._texts.forget()
         self._state = "ready"
 
     def stopping(self) -> None:
         """Set the state to stopping, which is not ready."""
-        self._actions = None
+        self._actions, self._pages = None, self._pages_without
         self._exposition.broker = None
         self._texts.forget()
         self._state = "stopping"
@@ -455,7 +455,7 @@ class HttpStatusServer:
 
     def _page(self, target: str, may: May) -> bytes:
         assert self._pages is not None
-        return _response(*self._pages(target, self._exposition.broker, self._state, may))
+        return _response(*self._pages(target, self._state, may))
 
     def _metrics(self, content_type: str) -> bytes:
         self._exposition.progress = self._done()
@@ -466,7 +466,7 @@ class HttpStatusServer:
         return None if done is None else min(1.0, max(0.0, done))
 
 
-def _why_sends_fail(broker: BrokerParts) -> str:
+def _why_sends_fail(broker: MeasuredBroker) -> str:
     """Return why no send can succeed now; empty if one can."""
     store = broker.store
     if not store.is_writeable:

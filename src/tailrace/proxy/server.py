@@ -21,7 +21,6 @@ from typing import Any, Final, final
 import grpc
 
 from tailrace import events
-from tailrace.broker.controller import BrokerController
 from tailrace.env.linux_calls import trim_heap
 from tailrace.env.processes import listener_of
 from tailrace.errors import RemotingConnectError
@@ -30,6 +29,7 @@ from tailrace.logs import get_logger
 from tailrace.proxy import limits
 from tailrace.proxy.acks import AckActivity
 from tailrace.proxy.admission import Admission
+from tailrace.proxy.called import CalledBroker
 from tailrace.proxy.caller import Caller
 from tailrace.proxy.clients import Client, Clients
 from tailrace.proxy.connections import GrpcConnections
@@ -130,7 +130,7 @@ def _reason(port: int) -> str:
 class GrpcServer:
     """Serves clients of RocketMQ 5 with the processors of a broker."""
 
-    def __init__(self, controller: BrokerController) -> None:
+    def __init__(self, controller: CalledBroker) -> None:
         broker = self._broker = controller.broker
         self.host, self.port = "", 0
         self._latency = broker.rpc_latency

@@ -332,7 +332,7 @@ def test_one_page_of_a_kind_is_made_at_a_time_and_too_many_are_refused(store, br
         HttpAnswer(HTTPStatus.OK, b"quick", "text/plain", {}))
     quick.open.set()
 
-    def pages(target, broker, state, _):
+    def pages(target, state, _):
         return slow() if target.startswith("/console/disk") else quick()
 
     async def test():

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Final, TypeVar, final
+from typing import Final, Protocol, TypeVar, final
 
 from tailrace.auth.accesses import Access
 from tailrace.auth.check import AccessControl
 from tailrace.auth.model import User
-from tailrace.broker.wiring import BrokerParts
+from tailrace.broker.clients.client_manager import ConnectedClients
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
+from tailrace.env.entropy import Entropy
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.formats.requests.custom_header import CustomHeader
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.remoting import Channel, InProcessConnection, RemotingServer
+from tailrace.requests.executors import Executors
 
-__all__ = ["ANSWER_S", "Calls"]
+__all__ = ["ANSWER_S", "ActingBroker", "Calls"]
 
 ANSWER_S: Final = 15.0
 """Seconds that a request may take."""
@@ -23,12 +30,25 @@ _Result = TypeVar("_Result")
 OK: Final = (ResponseCode.SUCCESS,)
 
 
+class ActingBroker(Protocol):
+    """The parts of a broker that actions look at before they send a request."""
+
+    clock: Clock
+    entropy: Entropy
+    store: MessageStore
+    config: BrokerConfig
+    topics: TopicConfigManager
+    offsets: ConsumerOffsetManager
+    clients: ConnectedClients
+    executors: Executors
+
+
 @final
 class Calls:
     """Sends the requests of a user whose password was proven a moment ago. Used on the event loop."""
 
     def __init__(
-        self, broker: BrokerParts, control: AccessControl, server: RemotingServer, user: User, peer: tuple[str, int]
+        self, broker: ActingBroker, control: AccessControl, server: RemotingServer, user: User, peer: tuple[str, int]
     ) -> None:
         self.broker = broker
         self.user = user

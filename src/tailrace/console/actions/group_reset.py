@@ -35,6 +35,9 @@ class ResetGroup(Action):
     title = "Reset a group"
     fields = ("group", "topic", "to", "time", "queue")
 
+    def __init__(self, offsets: GroupOffsetsProcessor) -> None:
+        self._offsets = offsets
+
     async def form(self, calls: Calls, given: Given) -> list[Child]:
         """Return the fields; topics that the group has consumed are suggested."""
         group, topics = given.text("group"), list[str]()
@@ -55,7 +58,7 @@ class ResetGroup(Action):
         header = _header(given)
         broker, group, topic = calls.broker, header.group, header.topic
         calls.check(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
-        after = await calls.in_thread(broker.make(GroupOffsetsProcessor).planned, header)
+        after = await calls.in_thread(self._offsets.planned, header)
         rows: list[list[Child]] = []
         skipped = again = 0
         for queue_id, offset in sorted(after.items()):

@@ -9,9 +9,10 @@ from typing import Final, final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from tailrace.auth.check import AccessControl
+from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
+from tailrace.broker.admin.topics import TopicsProcessor
 from tailrace.broker.core.audit import Audit
-from tailrace.broker.wiring import BrokerParts
-from tailrace.console.actions.calls import Calls
+from tailrace.console.actions.calls import ActingBroker, Calls
 from tailrace.console.actions.deletion import DeleteExpired
 from tailrace.console.actions.forms import Action, FieldError, Given, Plan, alert, hidden
 from tailrace.console.actions.group_reset import ResetGroup
@@ -44,15 +45,21 @@ _FORBIDDEN: Final = frozenset({ResponseCode.NO_PERMISSION})
 class ConsoleActions:
     """Answers requests for ``/console/actions/``, with what the broker allows their users. Used on the event loop."""
 
-    def __init__(self, broker: BrokerParts, control: AccessControl, server: RemotingServer, audit: Audit) -> None:
-        """``server`` checks and records the requests of users (`BrokerController.for_users`)."""
+    def __init__(
+        self, broker: ActingBroker, control: AccessControl, server: RemotingServer, audit: Audit,
+        topics: TopicsProcessor, offsets: GroupOffsetsProcessor,
+    ) -> None:
+        """``server`` checks and records the requests of users (`BrokerController.for_users`).
+
+        ``topics`` and ``offsets`` say what a request would change.
+        """
         self._broker, self._control, self._server = broker, control, server
         self._tokens = Tokens(broker.clock, broker.entropy, secret_bytes(32))
         self._jobs = Jobs()
         self._open = 0
         """Number of pages of actions that are being made."""
         actions: tuple[Action, ...] = (
-            ResendDeadLetters(audit), ResetGroup(), PutTopic(), SendTestMessage(audit), DeleteExpired())
+            ResendDeadLetters(audit), ResetGroup(offsets), PutTopic(topics), SendTestMessage(audit), DeleteExpired())
         self._actions = {action.name: action for action in actions}
 
     async def stop(self) -> None:

@@ -36,6 +36,9 @@ class PutTopic(Action):
     title = "Create or change a topic"
     fields = ("topic", "read", "write", "perm", "attributes")
 
+    def __init__(self, topics: TopicsProcessor) -> None:
+        self._topics = topics
+
     async def form(self, calls: Calls, given: Given) -> list[Child]:
         """Return the fields, filled with the topic as it is if the address names one."""
         name = given.text("topic")
@@ -66,7 +69,7 @@ class PutTopic(Action):
         present = calls.broker.topics.select(name)
         header = _header(name, read, write, int(perm), wanted, present)
         request = calls.check(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
-        after, _ = calls.broker.make(TopicsProcessor).planned_topic(calls.channel, request)
+        after, _ = self._topics.planned_topic(calls.channel, request)
         before = {} if present is None else _members(present)
         rows: list[list[Child]] = [
             [member, before.get(member, "-"), value] for member, value in _members(after).items()]
