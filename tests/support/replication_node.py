@@ -23,6 +23,7 @@ from tailrace.formats.names import TIMER_TOPIC
 from tailrace.ha import metadata_copy, slave
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
+from tailrace.remoting.client import RemotingClient
 from tailrace.requests.executors import BoundedExecutor
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.testing import CrashFileSystem, SimulatedCrash
@@ -270,6 +271,8 @@ class DirectClient:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+    ask = RemotingClient.ask
 
     async def close(self):
         """Nothing is open."""
