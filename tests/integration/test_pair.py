@@ -409,6 +409,28 @@ def test_a_slave_begins_when_a_name_server_that_was_down_is_there(tmp_path, capl
     asyncio.run(test())
 
 
+def test_a_slave_follows_again_soon_after_a_restart_of_its_master_with_the_name_server(tmp_path, caplog):
+    """The new name server does not know the slave, so the master refuses it until it has registered again."""
+    async def test():
+        ports = {"port": free_port(), "namesrv_port": free_port()}
+        first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second")
+        async with running(first, **ports):
+            second.set(**SLAVE, namesrvAddr=first.namesrv)
+            first.broker.topics.create_if_missing("t", 2)
+            async with running(second):
+                first.put(5)
+                await same(first, second)
+                await until_async(lambda: second.controller._slave.tables.copies, 20)
+                await asyncio.sleep(0.5)  # until it has registered what it has copied
+                await first.stop()
+                await first.start(**ports)
+                first.put(5)
+                await same(first, second)  # long before registerNameServerPeriod
+                assert "slave refused" in caplog.text
+
+    asyncio.run(test())
+
+
 @pytest.mark.parametrize("synced", [False, True])
 def test_damage_in_a_slave_is_fetched_again_or_named(tmp_path, caplog, synced):
     """Damage after the last sync is what a kill leaves, so the master sends it again. Other damage stops the start."""

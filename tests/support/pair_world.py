@@ -36,7 +36,7 @@ class Member:
         self.settings = settings
         self.config = properties(self.path.with_name(f"{self.path.name}.conf"), settings)
 
-    async def start(self, namesrv_port=0):
+    async def start(self, namesrv_port=0, port=0):
         values = {name: str(value) for name, value in self.settings.items()}
         config = BrokerConfig.from_properties(values)
         store_config = StoreConfig.from_properties(values)
@@ -46,7 +46,7 @@ class Member:
         self.controller = BrokerController(self.store, config, auth_config=AuthConfig.from_properties(values))
         try:
             await self.controller.start(
-                ("127.0.0.1", 0), None if is_slave or config.namesrv_addr else ("127.0.0.1", namesrv_port))
+                ("127.0.0.1", port), None if is_slave or config.namesrv_addr else ("127.0.0.1", namesrv_port))
         except BaseException:
             await asyncio.to_thread(self.store.close)
             raise

@@ -113,6 +113,9 @@ class Slave:
         self.fits = False
         """True if the last comparison with this master has succeeded: settings fit, and this log is a part of its log.
         A slave whose disk or dispatch has a fault later still fits."""
+        self.on_lost: list[Callable[[], None]] = []
+        """Called when a connection to the master has ended. If the name server of the master ended with it, the next
+        connection is refused until this broker has registered again."""
         self.on_master: list[Callable[[], None]] = []
         """Called when the master's address has changed, and when a comparison with it has succeeded."""
 
@@ -244,6 +247,8 @@ class Slave:
         self.why = str(error) or type(error).__name__
         if was_connected:
             events.CONNECTION_TO_THE_MASTER_ENDED.log(_log, address=self.ha_address, cause=self.why)
+            for call in self.on_lost:
+                call()
         elif self._said != self.why:
             events.MASTER_IS_NOT_REACHED.log(_log, address=self.ha_address or self.master_address, cause=self.why)
         self._said = self.why

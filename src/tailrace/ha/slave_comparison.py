@@ -26,8 +26,8 @@ from tailrace.store.walk.scan import LogEnd, scan_files
 
 __all__ = ["MasterLog", "Run", "SlaveComparison"]
 
-_TIMEOUT_MS: Final = 5000
-_RECORD_TIMEOUT_MS: Final = 30_000
+_TIMEOUT_MS: Final = 30_000
+"""How long an answer is waited for, which may be slow: without it nothing is copied."""
 Run = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a function that reads files in a thread."""
 
@@ -65,7 +65,7 @@ class MasterLog:
         """
         answer = await self._client.invoke(
             self.address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(phy_offset), ALSO_RELEASED: "true"},
-            timeout_ms=_RECORD_TIMEOUT_MS)
+            timeout_ms=_TIMEOUT_MS)
         if answer.code == ResponseCode.SUCCESS:
             return bytes(answer.body)
         if not has_no_record(answer.code, answer.remark):

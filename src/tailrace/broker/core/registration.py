@@ -142,6 +142,10 @@ class Registration:
         """Return for each address whether it accepted the last registration."""
         return {address: self._state.get(address) == "" for address in self._addresses}
 
+    def again(self) -> None:
+        """Register soon: a name server that was restarted has forgotten this broker."""
+        self._changed.set()
+
     def start(self) -> None:
         """Start to register: immediately, periodically, and after changes of topics."""
         loop = self._loop
