@@ -13,7 +13,7 @@ import time
 
 import pytest
 from java_peer import ask, free_port, log_of
-from mixed_pairs import TOPIC, Ours, created, follows, ha_port, mixed_pair, status
+from mixed_pairs import TOPIC, Java, Ours, created, follows, ha_port, mixed_pair, status
 from patience import until
 from tcp_link import FROM_TARGET, TO_TARGET, Link
 
@@ -166,11 +166,48 @@ class Registered:
         self._loop.close()
 
 
-@mixed
-@pytest.mark.parametrize("silent", [{TO_TARGET, FROM_TARGET}, {FROM_TARGET}], ids=["both ways", "half open"])
-def test_a_silent_broker_port_stops_the_copy_of_offsets_and_nothing_else(pair, silent):
-    """I1, I2, I4: acknowledgements continue over the HA port, and offsets do not go back after it."""
-    namesrv, master, slave = pair
+class Traffic:
+    """Sends to a master, commits there, and looks at what its slave has copied."""
+
+    def __init__(self, producer, master, slave):
+        self._producer, self._master, self._slave = producer, master, slave
+
+    def send(self, count):
+        """Send messages that a slave acknowledges; how long each of them took, in seconds."""
+        took = []
+        for number in range(count):
+            def sent(body=b"%d" % number):
+                began = time.monotonic()
+                done = self._producer.send(Message(topic=TOPIC, body=body), queue_id=0).status == "SEND_OK"
+                took.append(time.monotonic() - began)
+                return done
+
+            until(sent)
+        return took
+
+    def commit(self, offset):
+        with PullConsumer(broker=self._master.address, group="readers") as reader:
+            reader.commit(min(reader.queues(TOPIC), key=lambda one: one.queue_id), offset)
+
+    def copied(self):
+        """The offset of the group at the slave, -1 without one."""
+        with contextlib.suppress(RemotingError):
+            table = fastjson.loads(ask(self._slave.address, 43).body)["offsetTable"]
+            return table.get(f"{TOPIC}@readers", {}).get("0", -1)
+        return -1
+
+    def seen(self, seconds):
+        """What the slave has in this time."""
+        found, end = [], time.monotonic() + seconds
+        while time.monotonic() < end:
+            found.append(self.copied())
+            time.sleep(2)
+        return found
+
+
+@contextlib.contextmanager
+def by_links(namesrv, master, slave, make):
+    """A master whose broker port is behind links, which ``make`` makes, and its slave that follows it: the traffic."""
     master.set(brokerRole="SYNC_MASTER", inSyncReplicas=2, haAllowedHosts="127.0.0.1")
     master.set(namesrvAddr="127.0.0.1:9")
     master.start()
@@ -179,58 +216,113 @@ def test_a_silent_broker_port_stops_the_copy_of_offsets_and_nothing_else(pair, s
     shown = free_port()
     with contextlib.ExitStack() as stack:
         # A Java slave asks for topics at the port minus 2.
-        links = [stack.enter_context(Link(("127.0.0.1", port - less), shown - less)) for less in (0, 2)]
+        links = [stack.enter_context(make(("127.0.0.1", port - less), shown - less)) for less in (0, 2)]
         stack.enter_context(Registered(namesrv, f"127.0.0.1:{shown}", ha))
         slave.start()
         producer = stack.enter_context(Producer(broker=master.address, timeout_ms=10_000))
-        until(lambda: follows(master))
+        until(lambda: follows(master), 60)
         producer.create_topic(TOPIC, queues=1)
+        yield links, Traffic(producer, master, slave)
 
-        def send(count):
-            for number in range(count):
-                until(lambda body=b"%d" % number: producer.send(
-                    Message(topic=TOPIC, body=body), queue_id=0).status == "SEND_OK")
 
-        def commit(offset):
-            with PullConsumer(broker=master.address, group="readers") as reader:
-                reader.commit(min(reader.queues(TOPIC), key=lambda one: one.queue_id), offset)
+def names_the_fault(slave):
+    """Whether our slave says that it cannot copy the tables, and follows all the same."""
+    info = status(slave.address)["haClientRuntimeInfo"]
+    assert info["state"] == "transfer"
+    assert any(line.startswith("metadata: ") for line in info["faults"]), info
+    assert slave.metric_sum("tailrace_metadata_copy_failures_total") > 0
+    assert "metadata cannot be copied from the master" in slave.said()
 
-        def copied():
-            with contextlib.suppress(RemotingError):
-                table = fastjson.loads(ask(slave.address, 43).body)["offsetTable"]
-                return table.get(f"{TOPIC}@readers", {}).get("0", -1)
-            return -1
 
-        send(20)
-        commit(7)
-        until(lambda: copied() == 7, 150)
+@mixed
+@pytest.mark.parametrize("silent", [{TO_TARGET, FROM_TARGET}, {FROM_TARGET}], ids=["both ways", "half open"])
+def test_a_silent_broker_port_stops_the_copy_of_offsets_and_nothing_else(pair, silent):
+    """I1, I2, I4: acknowledgements continue over the HA port, and offsets do not go back after it."""
+    namesrv, master, slave = pair
+    with by_links(namesrv, master, slave, Link) as (links, traffic):
+        traffic.send(20)
+        traffic.commit(7)
+        until(lambda: traffic.copied() == 7, 150)
         for link in links:
             link.silent |= silent
-        send(20)  # acknowledged by the slave
-        commit(15)
-        seen = []
-        end = time.monotonic() + 100  # longer than the time between two copies, and the wait for an answer
-        while time.monotonic() < end:
-            seen.append(copied())
-            time.sleep(2)
+        traffic.send(20)  # acknowledged by the slave
+        traffic.commit(15)
+        seen = traffic.seen(100)  # longer than the time between two copies, and the wait for an answer
         assert set(seen) == {7}
         if isinstance(slave, Ours):
-            assert slave.metric_sum("tailrace_metadata_copy_failures_total") > 0
-            info = status(slave.address)["haClientRuntimeInfo"]
-            assert info["state"] == "transfer"
-            assert any(line.startswith("metadata: ") for line in info["faults"]), info
-            assert "metadata cannot be copied from the master" in slave.said()
+            names_the_fault(slave)
         for link in links:
             link.silent.clear()
-        until(lambda: seen.append(copied()) or seen[-1] == 15, 150)
+        until(lambda: seen.append(traffic.copied()) or seen[-1] == 15, 150)
         assert seen == sorted(seen), "they do not go back"
-        send(5)
+        traffic.send(5)
         until(lambda: follows(master))
         if isinstance(slave, Ours):
             until(lambda: status(slave.address)["haClientRuntimeInfo"]["faults"] == [], 90)
     slave.kill()
     master.kill()
     assert log_of(master.root) == log_of(slave.root)
+
+
+class SlowLink(Link):
+    """Passes what the target answers on after ``delay_s``, in pieces of 64 bytes with a pause between them."""
+
+    def __init__(self, target, port=0):
+        self.delay_s = 2.0
+        super().__init__(target, port)
+
+    def _pass_on(self, source, sink, way):
+        if way is TO_TARGET:
+            super()._pass_on(source, sink, way)
+            return
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                self._ended.wait(self.delay_s)
+                for at in range(0, len(data), 64):
+                    sink.sendall(data[at : at + 64])
+                    if self.delay_s:
+                        time.sleep(0.002)
+        for one in (source, sink):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("pair", ["ours/java", "java/ours", "ours/ours"], indirect=True)
+def test_a_slow_broker_port_makes_the_copy_of_offsets_late_and_nothing_else(pair):
+    """I1, I2, I4: what takes longer than the slave waits is not copied, and named; nothing is ever wrong."""
+    namesrv, master, slave = pair
+    with by_links(namesrv, master, slave, SlowLink) as (links, traffic):
+        took = traffic.send(20)
+        traffic.commit(7)
+        until(lambda: traffic.copied() == 7, 200)
+        assert sorted(took)[10] < links[0].delay_s, "acknowledgements do not wait for this port"
+        before = memory_of(slave)
+        for link in links:
+            link.delay_s = 8.0 if isinstance(slave, Java) else 40.0  # longer than a slave waits
+        took = traffic.send(20)
+        traffic.commit(15)
+        seen = traffic.seen(130)
+        assert set(seen) == {7}
+        assert sorted(took)[10] < 2
+        if isinstance(slave, Ours):
+            names_the_fault(slave)
+            assert memory_of(slave) - before < 8 << 20
+        for link in links:
+            link.delay_s = 0
+        until(lambda: seen.append(traffic.copied()) or seen[-1] == 15, 200)
+        assert seen == sorted(seen), "they do not go back"
+        traffic.send(5)
+        until(lambda: follows(master))
+        if isinstance(slave, Ours):
+            until(lambda: status(slave.address)["haClientRuntimeInfo"]["faults"] == [], 90)
+    slave.kill()
+    master.kill()
+    assert log_of(master.root) == log_of(slave.root)
+
+
+def memory_of(broker):
+    """The resident memory of a broker of ours, in bytes; 0 of a Java broker."""
+    return broker.memory() if isinstance(broker, Ours) else 0
 
 
 def damage(broker, *, zeros):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 import urllib.request
 from collections import Counter
+from pathlib import Path
 
 from java_peer import SIZES, ask, free_port, java_name_server, properties, start_java_broker
 
@@ -51,6 +53,11 @@ class Ours:
 
     def said(self):
         return self._broker.log
+
+    def memory(self):
+        """Its resident memory, in bytes."""
+        pages = Path(f"/proc/{self._broker._process.pid}/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
     def metric_sum(self, name, label=""):
         """The sum of the values of a metric, of those with a label such as ``reason="disk"``."""
