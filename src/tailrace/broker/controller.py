@@ -156,7 +156,7 @@ class BrokerController:
             asyncio.get_running_loop(), self._clock, entropy or SystemEntropy(), store, self._config,
             self._file_system, control=self.access.enforced, outgoing=self._new_client, audit_log=self.audit.file,
             denied=lambda: dict(self.access.control.denied))
-        subscriptions = broker.make(ProvenSubscriptions)
+        subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.consumers)
         running = self._running_settings(auth, proven, subscriptions)
         self._durable, self._synced = broker.durable, broker.synced
         durable, synced = self._waits()
@@ -178,7 +178,7 @@ class BrokerController:
     ) -> list[RequestProcessor | SendLane | SettingsProcessor | AccessProcessor]:
         broker = self._broker
         reply = broker.make(ReplyMessageProcessor, messages=self._send.messages, durable=durable)
-        retention = broker.make(RetentionProcessor)
+        retention = RetentionProcessor(broker.loop, broker.store, broker.executors)
         admin = wiring.admin(broker)
         self._workers = [broker.worker, broker.cold_reads, retention.worker, admin.syncs]
         self._later: list[_DefersReplies] = [broker.changes, *self._workers, broker.forwarder, reply, self.ends]

@@ -2,8 +2,8 @@
 
 `BrokerParts` has what several parts use, made in the order of their needs. Only the controller has it. The HTTP port,
 metrics, the console and the gRPC endpoint see it through ports of their own (protocols with what they use). A
-processor, a service or a table gets in its constructor what it uses, by the names of the parameters:
-`BrokerParts.make`.
+processor, a service or a table gets in its constructor what it uses; one that uses much of it by the names of the
+parameters: `BrokerParts.make`.
 """
 
 from __future__ import annotations
@@ -129,23 +129,25 @@ class BrokerParts:
         self._open_tables(file_system)
         self._measure()
         self.worker = RequestWorker(loop, self.executors.worker("requests"))
-        self.creations = self.make(Creations)
+        self.creations = Creations(self.topics, self.groups, config, control)
         self.changes = ConfigChanges(loop, self.worker, self.executors.files, self.creations)
         self.cold_reads = cold_reads(loop, self.executors.cold_reads)
-        self.cold_data = self.make(ColdDataFlowControl)
+        self.cold_data = ColdDataFlowControl(clock, config)
         self.consumers = ConsumerManager(clock, config.channel_expired_ms, self._is_notified, self.consumer_filters)
         self.producers = ProducerManager(clock, config.channel_expired_ms)
-        self.locks, self.client_ids = self.make(RebalanceLockManager), self.make(ClientIds)
+        self.locks, self.client_ids = RebalanceLockManager(clock), ClientIds(control)
         self.clients = ConnectedClients(self.consumers, self.producers, self.locks, self.client_ids)
-        self.name_servers = self.make(NameServers)
+        self.name_servers = NameServers(self.topics, config)
         self.static_topics = StaticTopics(self.topics.mappings, config.broker_name)
-        self.forwarder = self.make(Forwarder)
-        self.logical_queues = self.make(LogicalQueueRequests, look_ups=self.executors.look_ups)
-        self.transactions = self.make(TransactionService)
-        self.asked = self.make(AskedQuestions)
-        self.named = None if control is None else self.make(NamedProperties)
-        self.records, self.lags = self.make(Records), self.make(ConsumerLags)
-        self.state = self.make(BrokerState)
+        self.forwarder = Forwarder(loop, clock, config, self.name_servers, outgoing)
+        self.logical_queues = LogicalQueueRequests(self.executors.look_ups, self.static_topics, self.forwarder)
+        self.transactions = TransactionService(clock, entropy, store, self.topics, self.offsets, config)
+        self.asked = AskedQuestions(clock, config, self.clients, self.name_servers)
+        self.named = None if control is None else NamedProperties(control, self.clients, self.asked)
+        self.records = Records(loop, store, control, self.changes, self.cold_reads)
+        self.lags = ConsumerLags(store, self.offsets, self.pop_metrics)
+        self.state = BrokerState(
+            loop, store, self.groups, self.offsets, self.traffic, self.pop_metrics, self.transactions)
         self.modes = self.state.modes
         for forget in (self.consumer_filters.forget, self.order.forget):
             self.state.deleted.add(forget)
@@ -155,7 +157,8 @@ class BrokerParts:
             clock, store.inner, outgoing(), self.executors.background.run, cluster=config.broker_cluster_name,
             broker_name=config.broker_name, ha_address=store.config.ha_master_address, namesrv=config.namesrv_addr,
         ) if store.inner.follows else None
-        self.pop_requests = self.make(PopRequests)
+        self.pop_requests = PopRequests(
+            clock, store, self.creations, self.filters, control, self.addresses, self.slave, self.cold_reads)
         self.held: list[Sized] = []
         self.durable, self.synced = (DurableAnswers(loop, one) for one in (store.inner, OnDisk(store.inner)))
 
@@ -234,17 +237,19 @@ def slave_services(parts: BrokerParts, access: AccessTables) -> SlaveServices | 
 def pulls(parts: BrokerParts, proven: ProvenSubscriptions | None = None) -> PullMessageProcessor:
     """Return what serves pulls; ``proven`` gets the subscriptions that are served."""
     service = parts.make(
-        PullService, subscriptions=parts.make(PullSubscriptions), next_brokers=parts.make(NextBrokers), proven=proven)
+        PullService, subscriptions=PullSubscriptions(
+            parts.groups, parts.consumers, parts.filters, parts.control),
+        next_brokers=NextBrokers(parts.store, parts.config, parts.slave, parts.replicas), proven=proven)
     parts.held.append(service.hold)
-    return parts.make(PullMessageProcessor, service=service)
+    return PullMessageProcessor(service, parts.changes, parts.traffic)
 
 
 def sends(
     parts: BrokerParts, durable: DurableAnswers, *, wait_durable: bool, proven: ProvenTopics | None = None
 ) -> SendMessageProcessor:
     """Return what serves sends. ``wait_durable``: with SYNC_FLUSH or a SYNC_MASTER."""
-    return parts.make(SendMessageProcessor, messages=parts.make(
-        MessageService, durable=durable, wait_durable=wait_durable, proven=proven))
+    messages = parts.make(MessageService, durable=durable, wait_durable=wait_durable, proven=proven)
+    return SendMessageProcessor(messages, parts.changes, parts.traffic)
 
 
 def send_lane(
@@ -275,7 +280,7 @@ def pop_consumption(
 
 def lite_topics(parts: BrokerParts, file_system: FileSystem) -> LiteTopics:
     """Return what serves Lite topics."""
-    free_timers = parts.make(FreeTimers)
+    free_timers = FreeTimers(parts.loop, parts.clock)
     # Its file belongs to POP of ordinary topics. Pops of Lite topics are never written.
     order = ConsumerOrderInfoManager(file_system, parts.store.config_dir, parts.clock, free_timers.set)
     progress = parts.make(PopProgress, order=order)
@@ -287,7 +292,8 @@ def lite_topics(parts: BrokerParts, file_system: FileSystem) -> LiteTopics:
         LiteTopics, progress=progress, free_timers=free_timers, service=service,
         subscriptions=parts.make(LiteSubscriptionProcessor, registry=registry),
         inspect=parts.make(LiteManagerProcessor, registry=registry, dispatcher=dispatcher, order=order),
-        acks=parts.make(LiteAcks, progress=progress, dispatcher=dispatcher), lifecycle=parts.make(LiteLifecycle))
+        acks=parts.make(LiteAcks, progress=progress, dispatcher=dispatcher),
+        lifecycle=LiteLifecycle(parts.clock, parts.store, parts.config, parts.boot_ms))
     parts.state.deleted.add(lite.forget)
     return lite
 
@@ -307,7 +313,8 @@ def processors(
 ) -> list[RequestProcessor]:
     """Return what serves the other requests; answers wait for ``durable`` or ``synced`` if there is one."""
     return [
-        parts.stats, parts.make(SendBackProcessor, durable=synced), parts.make(RecallMessageProcessor, durable=durable),
+        parts.stats, parts.make(SendBackProcessor, durable=synced),
+        RecallMessageProcessor(parts.clock, parts.store, parts.config, durable),
         *map(parts.make, (
             QueryProcessor, ClientManageProcessor, ConsumerOffsetsProcessor, QueryAssignmentProcessor, TopicsProcessor,
             GroupsProcessor, GroupOffsetsProcessor, ProgressProcessor, ReplicationProcessor, EnginesProcessor)),

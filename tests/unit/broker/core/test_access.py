@@ -281,10 +281,13 @@ def basic(user, password):
 
 
 class Shown:
-    """Pages that say which broker they show."""
+    """Pages that say whether they show a broker."""
 
-    def __call__(self, target, broker, state, may):
-        return HttpAnswer(HTTPStatus.OK, f"{state} {broker is not None}".encode(), "text/plain", {})
+    def __init__(self, broker=None):
+        self.broker = broker
+
+    def __call__(self, target, state, may):
+        return HttpAnswer(HTTPStatus.OK, f"{state} {self.broker is not None}".encode(), "text/plain", {})
 
 
 def test_the_console_asks_for_a_user_that_may_read_the_cluster(tmp_path, kit, monkeypatch):
@@ -303,7 +306,7 @@ def test_the_console_asks_for_a_user_that_may_read_the_cluster(tmp_path, kit, mo
                 return int(head.split()[1]), body, head
 
             assert (await ask("/console/"))[:2] == (200, "starting False"), "no message is shown before"
-            server.serving(controller.broker, controller.access.enforced)
+            server.serving(controller.broker, controller.access.enforced, pages=Shown(controller.broker))
             status, body, head = await ask("/console/")
             assert (status, body) == (401, "the console needs a user of the broker: send its name and password\n")
             assert 'WWW-Authenticate: Basic realm="Tailrace", charset="UTF-8"' in head

@@ -46,7 +46,7 @@ def test_each_part_gets_values_of_the_types_that_it_names(tmp_path, kit, monkeyp
         BrokerController(kit.open_store(tmp_path, clock=SystemClock()), BrokerConfig())
 
     asyncio.run(build())
-    assert len(made) > 40
+    assert len(made) > 30
     assert wrong == []
 
 
