@@ -9,7 +9,7 @@ from tailrace.broker.consumers import client_manage, consumer_checks
 from tailrace.broker.core import settings
 from tailrace.broker.lite.registry import OF_CLIENT_MAX
 from tailrace.broker.lite.subscriptions import ENTRIES_MAX, NAMES_MAX
-from tailrace.broker.messages import pull, reply, service
+from tailrace.broker.messages import pull_service, reply, service
 from tailrace.broker.pop.ack import ACKS_MAX
 from tailrace.config import BrokerConfig, StoreConfig, option_name
 from tailrace.filters import compilation
@@ -82,7 +82,7 @@ GROUPS: dict[str, list[Limit]] = {
         Limit("request or answer", size(FRAME_MAX), _CLOSED),
         Limit("header of a request", size(HEADER_MAX), _CLOSED),
         Limit("messages of a batch", number(service.BATCH_MAX), _ILLEGAL),
-        Limit("messages of one pull", f"{size(pull.MAX_BYTES)}", "the answer has fewer"),
+        Limit("messages of one pull", f"{size(pull_service.MAX_BYTES)}", "the answer has fewer"),
     ],
     "Topics, groups and queues": [
         Limit("name of a topic", f"{TOPIC_MAX_LENGTH} characters of `%\\|a-zA-Z0-9_-`", _INVALID),
