@@ -16,10 +16,12 @@ import pytest
 from replication_world import play
 
 from tailrace.broker.core import slaves
+from tailrace.broker.messages import query
 from tailrace.ha import metadata_copy, slave_comparison
 from tailrace.ha.comparison import Compared, Verdict
 from tailrace.ha.replicas import NOT_YET, Replicas
 from tailrace.ha.timer_positions import TimerPositions
+from tailrace.store import slave_lives
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.testing.sent import ViolationError
 
@@ -125,10 +127,22 @@ def shows_each_checkpoint(monkeypatch):
     monkeypatch.setattr(TimerPositions, "shown", shown)
 
 
+def gives_no_released_record(monkeypatch):
+    """A record of a deleted topic is not given to a broker that compares its log."""
+    monkeypatch.setattr(query, "ALSO_RELEASED", "")
+
+
+def shows_ended_lives(monkeypatch):
+    """H23: a slave shows the messages of the life that its master has ended."""
+    monkeypatch.setattr(slave_lives, "end_of_life", lambda *_: 0)
+    monkeypatch.setattr(slave_lives, "has_ended", lambda *_: False)
+
+
 PLANTS = [
     (believes_reports, "I2", {}), (compares_nothing, "I1", {}), (acknowledges_unsynced, "I2", {"sync": True}),
     (counts_connections, "I2", {"slaves": 2, "need": 3}), (takes_offsets_back, "I4", {}),
-    (shows_each_checkpoint, "H19", {}),
+    (shows_each_checkpoint, "H19", {}), (gives_no_released_record, "I6", {"passes": True}),
+    (shows_ended_lives, "I7", {"passes": True}),
 ]
 """Faults, what finds them, and what the seeds have in common."""
 
