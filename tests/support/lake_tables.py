@@ -1,6 +1,8 @@
 """Stores, archives and tables for the tests of ``spark.lake``, and what must hold of their rows."""
 
+import contextlib
 import re
+import shutil
 
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
@@ -9,8 +11,9 @@ from tailrace.node.message_store import MessageStore
 from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions
 from tailrace.spark.archive.job import local_runner as archive_runner
 from tailrace.spark.data_source import TailraceDataSource
-from tailrace.spark.lake.catalogue import Lake
+from tailrace.spark.lake.catalogue import Lake, Namespace
 from tailrace.spark.lake.job import LakeJob, local_runner
+from tailrace.spark.lake.restore import raw_table, restore_table
 from tailrace.spark.lake.schemas import SOURCE_NAMES
 from tailrace.store.archive_manifest import list_manifests, read_manifest
 from tailrace.store.archive_store import PosixArchive
@@ -127,3 +130,21 @@ def data_files(target):
     """The data files on the disk, and those that the table ``messages`` names."""
     there = {str(one) for one in (target / "tables").rglob("*.parquet")}
     return there, set(paths_of(target))
+
+
+@contextlib.contextmanager
+def raw_of(target, broker="", **options):
+    with Namespace(str(target), "tailrace", FILES, kind="raw", **options) as tables:
+        yield raw_table(tables, broker)
+
+
+def restored(target, place, first=0, until=1 << 62, **options):
+    with raw_of(target, **options) as table:
+        return list(restore_table(table, str(place), first, until))
+
+
+def lose_the_archive(target):
+    """Leave the data files and the catalogue."""
+    for one in target.iterdir():
+        if one.name not in {"rows", "tables"}:
+            shutil.rmtree(one) if one.is_dir() else one.unlink()

@@ -1,16 +1,12 @@
 """Files of the log again from the table ``raw`` alone: the same bytes, or an error that names what is wrong."""
 
-import contextlib
 import hashlib
 import json
-import lzma
 import pathlib
 import random
 import shutil
-import tarfile
 
 import pytest
-from releases import CLEAN
 from typer.testing import CliRunner
 
 from tailrace.cli.app import app
@@ -32,13 +28,12 @@ from lake_tables import (
     FILES,
     add,
     archive,
-    archived_until,
-    business,
     fill,
+    lose_the_archive,
     manifests_of,
     paths_of,
-    same_rows,
-    source_rows,
+    raw_of,
+    restored,
 )
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
@@ -47,7 +42,7 @@ from tailrace.spark.lake import places
 from tailrace.spark.lake.catalogue import Namespace
 from tailrace.spark.lake.conditions import Condition
 from tailrace.spark.lake.forget import forget
-from tailrace.spark.lake.restore import raw_table, restore_table
+from tailrace.spark.lake.restore import restore_table
 from tailrace.spark.lake.rewrite import run_task
 from tailrace.spark.lake.swap import local_runner
 from tailrace.spark.lake.upkeep import compact
@@ -59,29 +54,11 @@ LARGE = 256 << 10
 RUN = local_runner(run_task)
 
 
-@contextlib.contextmanager
-def raw_of(target, broker="", **options):
-    with Namespace(str(target), "tailrace", FILES, kind="raw", **options) as tables:
-        yield raw_table(tables, broker)
-
-
-def restored(target, place, first=0, until=1 << 62, **options):
-    with raw_of(target, **options) as table:
-        return list(restore_table(table, str(place), first, until))
-
-
 def assert_same(path, place, reports):
     there = sorted(one.name for one in (place / "commitlog").iterdir())
     assert there == [one["file"] for one in reports]
     for name in there:
         assert (place / "commitlog" / name).read_bytes() == (path / "commitlog" / name).read_bytes()
-
-
-def lose_the_archive(target):
-    """Leave the data files and the catalogue."""
-    for one in target.iterdir():
-        if one.name not in {"rows", "tables"}:
-            shutil.rmtree(one) if one.is_dir() else one.unlink()
 
 
 class Large:
@@ -220,54 +197,6 @@ def test_batch_queues_get_their_directories(tmp_path, noted, monkeypatch):
     add(path, tmp_path / "a")
     assert_same(path, tmp_path / "r", restored(tmp_path / "a", tmp_path / "r"))
     assert sorted(one.name for one in (tmp_path / "r/batchconsumequeue/B").iterdir()) == ["0", "1"]
-
-
-@pytest.mark.long
-def test_the_rows_of_a_java_broker_are_the_same_after_archive_deletion_compaction_and_restore(tmp_path, monkeypatch):
-    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # the other planner is a package of its own
-    with tarfile.open(FIXTURES / f"{CLEAN}.tar.xz") as packed:
-        packed.extractall(tmp_path, filter="data")
-    with lzma.open(FIXTURES / f"{CLEAN}.jsonl.xz", "rt", encoding="utf-8") as lines:
-        sent = {(one["topic"], one["queueId"], one["queueOffset"]): one for one in (
-            line["message"] for line in map(json.loads, lines) if "message" in line)}
-    path, target = tmp_path / CLEAN, tmp_path / "a"
-    log = sorted((path / "commitlog").iterdir())
-    kept, size = {one.name: one.read_bytes() for one in log}, log[0].stat().st_size
-    archive(path, target)
-    add(path, target)
-
-    def wanted(until):
-        keys = business({key: {"commit_log_offset": one["physicalOffset"]} for key, one in sent.items()}, until)
-        return {key: sent[key]["bodySha256"] for key in keys if not sent[key]["sysFlag"] & 1}
-
-    def found(target):
-        """The bodies that are stored as they were sent: of others the fixture has the sum of the compressed bytes."""
-        return {key: hashlib.sha256(body).hexdigest() for key, body in same_rows(target).items()
-                if not sent[key]["sysFlag"] & 1}
-
-    until = archived_until(target)
-    rows = wanted(until)
-    assert len(rows) > 1_000
-    assert found(target) == rows
-    for one in log[:-1]:
-        one.unlink()
-    assert found(target) == rows
-    of_source = source_rows(path, target)
-    assert {key: hashlib.sha256(of_source[key]["body"]).hexdigest() for key in rows} == rows
-    with Namespace(str(target), "tailrace", FILES) as tables:
-        assert compact(next(one for one in tables.tables if one.kind == "messages"), RUN).files_before > 1
-    assert found(target) == rows
-    lose_the_archive(target)
-    again, second = tmp_path / "again", tmp_path / "second"
-    for one in restored(target, again):
-        assert (again / "commitlog" / one["file"]).read_bytes() == kept[one["file"]]
-    shutil.copytree(path / "config", again / "config")
-    with MessageStore.open(str(again), config=StoreConfig(mapped_file_size_commit_log=size)) as store:
-        store.wait_dispatched(60_000)
-    archive(again, second, lag_ms=1)
-    add(again, second)
-    there = found(second)
-    assert rows.items() <= there.items()
 
 
 # -- what is refused
