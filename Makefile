@@ -83,7 +83,7 @@ docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference inclu
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@echo "open build/site/index.html"
 
-test: $(VENV)/.installed  ## All tests except those of make long, in one process more than processors; those of bytes once more with interpreted kernels
+test: $(VENV)/.installed  ## All tests except those of make long, in two processes more than processors; those of bytes once more with interpreted kernels
 	$(PY) tools/run_tests.py $(RUN_TESTS)
 
 long: $(VENV)/.installed $(VENV)/.docs $(VENV)/.audit $(VENV)/.fuzz $(VENV)/.object-store  ## The long tests that make test leaves out, fuzzing, and pyright if npm is there
