@@ -72,7 +72,7 @@ def test_what_cannot_be_detected_is_known():
 def test_a_flipped_bit_anywhere_costs_one_message_at_most():
     source = faults.Source(SEED, 120, faults.CHECKED)
     outcomes = collections.Counter()
-    for number in range(10_000 if ALL else 300 if LONG else 150):
+    for number in range(10_000 if ALL else 300 if LONG else 80):
         seed = SEED * 1_000_003 + number
         try:
             outcomes[faults.random_flip(source, seed)] += 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from long_runs import some
 from read_there import read_there
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -110,9 +111,14 @@ AT_THE_END = {"last", "last two", "last three", "all but the first", "first and 
 """The log ends before these: offsets after the last remaining message are used again."""
 
 
-@pytest.mark.parametrize("own", ["own progress", "none of our own", "no timer files"])
-@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
-@pytest.mark.parametrize("lost", LOST)
+OWN = ["own progress", "none of our own", "no timer files"]
+CLOSED, KILLED = ("closed", True), ("killed", False)
+
+
+# Steps that have no common divisor with the numbers of values: each value of each parameter is in some case.
+@pytest.mark.parametrize(("lost", "clean", "own"), [
+    pytest.param(lost, clean, own, id=f"{lost}-{how}-{own}")
+    for lost, (how, clean), own in some(list(itertools.product(LOST, (CLOSED, KILLED), OWN)), 5)])
 def test_a_due_timer_and_a_put_never_get_the_offset_of_a_lost_message(lives, lost, clean, own):
     before = lives[clean]
     files, clock = before.files.killed(), SimClock(before.now + 1000)
@@ -125,8 +131,9 @@ def test_a_due_timer_and_a_put_never_get_the_offset_of_a_lost_message(lives, los
     check(before, files, clock, known=lost not in AT_THE_END)
 
 
-@pytest.mark.parametrize("clean", [True, False], ids=["closed", "killed"])
-@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize(("lost", "clean"), [
+    pytest.param(lost, clean, id=f"{lost}-{how}")
+    for lost, (how, clean) in some(list(itertools.product(LOST, (CLOSED, KILLED))), 3)])
 def test_without_queue_files_own_progress_says_how_far_they_came(lives, lost, clean):
     before = lives[clean]
     files, clock = before.files.killed(), SimClock(before.now + 1000)

@@ -23,7 +23,7 @@ CONFIG = StoreConfig(
 COUNT, KNOWN = 260, 70
 SLOTS = slice(40, 40 + 4 * 16)
 SEED = int(os.environ.get("SEED", "1"))
-CASES = int(os.environ.get("CASES", "40" if LONG else "20"))
+CASES = int(os.environ.get("CASES", "40" if LONG else "10"))
 
 
 def opened(files, clock):
