@@ -10,10 +10,18 @@ import pytest
 
 from tailrace.env.read_ahead import as_finished, in_background, in_order, read_ahead
 
+EARLIER = []
+"""Threads of other tests of this process, where a store that is still open may have a pool of the same name."""
+
+
+@pytest.fixture(autouse=True)
+def threads_of_other_tests():
+    EARLIER[:] = threading.enumerate()
+
 
 def left():
-    return [thread for thread in threading.enumerate()
-            if thread.name.startswith(("as-finished", "in-order", "read-ahead", "background"))]
+    return [thread for thread in threading.enumerate() if thread not in EARLIER
+            and thread.name.startswith(("as-finished", "in-order", "read-ahead", "background"))]
 
 
 @pytest.mark.parametrize("helpers", [0, 1, 3])
