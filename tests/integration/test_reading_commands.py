@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module", params=[
-    pytest.param(kind, marks=[] if kind in {"java", "torn"} else pytest.mark.long) for kind in KINDS])
+    pytest.param(kind, marks=[] if kind == "torn" else pytest.mark.long) for kind in KINDS])
 def store(request, tmp_path_factory):
     return KINDS[request.param](tmp_path_factory.mktemp("looking") / "store")
 

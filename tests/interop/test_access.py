@@ -62,6 +62,7 @@ def clients(reference, namesrv, user, password, topic="orders"):
     return dict(line.partition(" ")[::2] for line in done.stdout.splitlines()), done.stdout + done.stderr
 
 
+@pytest.mark.long  # other tests have mqadmin, and Java clients with permissions
 def test_mqadmin_manages_users_and_java_clients_have_their_permissions(reference, tmp_path):
     with served(tmp_path) as (broker, namesrv):
         b = f"-b {broker}"

@@ -83,6 +83,7 @@ def test_a_new_stream_starts_at_the_end(spark, tmp_path):
     assert bodies(spark, out) == [5, 6, 7]
 
 
+@pytest.mark.long  # a store that is longer is noticed, and tests of units have each case
 def test_a_replaced_store_is_not_read_from_behind(spark, tmp_path):
     path, out = tmp_path / "store", tmp_path / "out"
     fill(path, 0, 30)
