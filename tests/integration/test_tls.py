@@ -81,7 +81,7 @@ def test_asynchronous_clients_with_a_large_message(enforcing):
             await producer.send(Message(topic=topic, body=body))
         async with AsyncPullConsumer(broker=ours.broker, tls=tls, timeout_ms=WAIT_S * 1000) as consumer:
             [queue] = await consumer.queues(topic)
-            assert [m.body for m in (await consumer.pull(queue, 0)).messages] == [body]
+            assert [m.body for m in (await consumer.pull(queue, 0, wait_ms=10_000)).messages] == [body]
     asyncio.run(test())
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from inner_batches import TOPIC, read_all, send_batch
+from inner_batches import TOPIC, read_when, send_batch
 from java_peer import java_broker, java_name_server, properties
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -202,12 +202,11 @@ def test_a_java_broker_and_ours_take_turns_on_one_directory(reference, tmp_path)
                     time.sleep(0.5)
             assert (answer.code, answer.ext["queueOffset"]) == (0, str(sent))
             sent += 4
-            time.sleep(1)
-            assert read_all(address) == list(range(sent))
+            assert read_when(address, sent) == list(range(sent))
         ours.start()
         assert send_batch(ours.broker, sent, 3).ext["queueOffset"] == str(sent)
         sent += 3
-        assert read_all(ours.broker) == list(range(sent))
+        assert read_when(ours.broker, sent) == list(range(sent))
         ours.kill()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from patience import until
+
 from tailrace.client import MessageQueue, PullConsumer
 from tailrace.formats.commitlog import encode_batch
 from tailrace.formats.remoting import RemotingCommand, RequestCode
@@ -34,6 +36,13 @@ def send_batch(address: str, first: int, count: int, *, topic: str = TOPIC, **pr
     return ask(address, RequestCode.SEND_BATCH_MESSAGE, {
         "a": "g", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": names, "j": "0",
         "k": "false", "l": "16", "m": "true"}, body)
+
+
+def read_when(address: str, count: int) -> list[int]:
+    """The bodies of queue 0, when it has so many: a send is answered before its dispatch."""
+    with PullConsumer(broker=address, group="g") as consumer:
+        until(lambda: consumer.max_offset(MessageQueue(TOPIC, address, 0)) >= count)
+    return read_all(address)
 
 
 def read_all(address: str, topic: str = TOPIC) -> list[int]:
