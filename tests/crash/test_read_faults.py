@@ -27,9 +27,9 @@ def _loaded(name):
 faults = _loaded("read_faults")
 commands = _loaded("read_fault_commands")
 pytestmark = pytest.mark.crash
-FEWER = 1 if LONG else 3
+FEWER = 1 if LONG else 6
 """A sweep that is not long takes each case of this distance."""
-STEPS = [pytest.param(47, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
+STEPS = [pytest.param(97, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_a_read_that_fails_once_costs_nothing(step):
     sweep(faults.places(delays=False)[::step], delays=False)
 
 
-@pytest.mark.parametrize("step", [pytest.param(22, id="some"), STEPS[1]])
+@pytest.mark.parametrize("step", [pytest.param(43, id="some"), STEPS[1]])
 def test_a_read_that_fails_once_costs_no_timer(step):
     sweep(faults.places(only=["timer/"])[::step], delays=True)
 
