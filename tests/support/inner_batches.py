@@ -39,7 +39,7 @@ def send_batch(address: str, first: int, count: int, *, topic: str = TOPIC, **pr
 
 
 def read_when(address: str, count: int) -> list[int]:
-    """The bodies of queue 0, when it has so many: a send is answered before its dispatch."""
+    """The bodies of queue 0, when it has ``count`` or more: a send is answered before its dispatch."""
     with PullConsumer(broker=address, group="g") as consumer:
         until(lambda: consumer.max_offset(MessageQueue(TOPIC, address, 0)) >= count)
     return read_all(address)
