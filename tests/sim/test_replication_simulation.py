@@ -142,7 +142,7 @@ PLANTS = [
     (believes_reports, "I2", {}), (compares_nothing, "I1", {}), (acknowledges_unsynced, "I2", {"sync": True}),
     (counts_connections, "I2", {"slaves": 2, "need": 3}), (takes_offsets_back, "I4", {}),
     (shows_each_checkpoint, "H19", {}), (gives_no_released_record, "I6", {"passes": True}),
-    (shows_ended_lives, "I7", {"passes": True}),
+    (shows_ended_lives, "I3", {"passes": True}),
 ]
 """Faults, what finds them, and what the seeds have in common."""
 
