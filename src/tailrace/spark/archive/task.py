@@ -233,10 +233,15 @@ class _Writer:
             low, high = int(times.min()), int(times.max())
             self._span = (low, high) if self._span is None else (
                 min(low, self._span[0]), max(high, self._span[1]))
-        for name in np.unique(rows[:, C.QUEUE_HASH]).tolist():
-            own = rows[rows[:, C.QUEUE_HASH] == name][:, C.STORE_TIMESTAMP]
-            low, high = self._times.get(name, (int(own.min()), int(own.max())))
-            self._times[name] = min(low, int(own.min())), max(high, int(own.max()))
+        if not len(rows):
+            return
+        order = np.argsort(rows[:, C.QUEUE_HASH], kind="stable")  # one pass, whatever the number of queues
+        names, starts = np.unique(rows[order, C.QUEUE_HASH], return_index=True)
+        times = rows[order, C.STORE_TIMESTAMP]
+        firsts, lasts = np.minimum.reduceat(times, starts), np.maximum.reduceat(times, starts)
+        for name, first, last in zip(names.tolist(), firsts.tolist(), lasts.tolist(), strict=True):
+            low, high = self._times.get(name, (first, last))
+            self._times[name] = min(low, first), max(high, last)
 
     def _write(
         self, files: ExitStack, piece: Piece, order: Rows, messages: np.ndarray[tuple[int], np.dtype[np.bool_]],

@@ -18,6 +18,8 @@ from tailrace.node.message_store import MessageStore
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailrace.kernels.shared import constants as C
@@ -69,6 +71,19 @@ def assert_restored(path, target, sealed):
     return found
 
 
+def assert_times_of_queues(target, manifest):
+    """Each queue has the least and the greatest store time of its rows, from all pieces."""
+    rows = pa.concat_tables(
+        pq.read_table(target / one.path, columns=["kind", "topic", "queueId", "storeTimestamp"], partitioning=None)
+        for one in manifest.files)
+    rows = rows.filter(pc.equal(rows["kind"], "message"))
+    rows = rows.set_column(3, "ms", pc.divide(rows["storeTimestamp"].cast("int64"), 1000))
+    found = rows.group_by(["topic", "queueId"]).aggregate([("ms", "min"), ("ms", "max")]).to_pylist()
+    assert {(one["topic"], one["queueId"]): (one["ms_min"], one["ms_max"]) for one in found} == {
+        (one.topic, one.queue_id): (one.min_store_timestamp, one.max_store_timestamp)
+        for one in manifest.queues if one.count}
+
+
 @pytest.mark.parametrize("name", [CLEAN, CRASHED])
 def test_a_java_brokers_segments_come_back(tmp_path, name):
     with tarfile.open(FIXTURES / f"{name}.tar.xz") as packed:
@@ -79,6 +94,8 @@ def test_a_java_brokers_segments_come_back(tmp_path, name):
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "archive").rglob("*.*")}
     assert archive(tmp_path / name, tmp_path / "archive") == []
     assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "archive").rglob("*.*")}
+    for one in manifests(tmp_path / "archive"):
+        assert_times_of_queues(tmp_path / "archive", one)
 
 
 def test_the_segment_that_is_written_to_is_left_alone(tmp_path):
