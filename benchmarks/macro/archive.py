@@ -3,8 +3,9 @@
     archive.py [PART ...]
 
 Parts: ``planning`` of synthetic archives, which have an index and manifests and no rows; ``commit`` of 1,000 data files
-to a table; ``scan`` of bodies into Arrow; ``archive`` plain, verified and with the tables of Iceberg, in turns;
-``reads`` of one topic and day; ``s3``, which is SeaweedFS on loopback (``make object-store`` installs it); ``network``
+to a table; ``driver``: what an archive, its tables, a plan and a read of one topic and day cost the driver; ``scan`` of
+bodies into Arrow; ``archive`` plain, verified and with the tables of Iceberg, in turns; ``reads`` of one topic and day;
+``s3``, which is SeaweedFS on loopback (``make object-store`` installs it); ``network``
 source beside our pull consumer; ``sink`` beside 64 messages a request, one request at a time, as it was until
 November 2026.
 Without names all of them run.
@@ -253,6 +254,51 @@ def measure_archive(figures: Figures, spark: Any, store: Path, scratch: Path, ru
             of_processor_time=round(least[other][1] / least["Iceberg"][1], 3))
 
 
+def _most_mib() -> int:
+    """The most memory of this process since ``_forget_most``, in MiB."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) >> 10
+
+
+def _forget_most() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def measure_driver(figures: Figures, spark: Any, store: Path, scratch: Path) -> None:
+    """What a pipeline costs its driver, without the JVM, and all of its processes: for the table of growth."""
+    target = scratch / "driver"
+    day: list[str] = []
+
+    def archive() -> int:
+        return sum(one.size for one in _archived(spark, str(store), str(target), verify=True))
+
+    def tables() -> int:
+        with Lake(str(target), "tailrace", _BROKER, OsFileSystem()) as lake:
+            done = LakeJob(str(store), str(target), lake, spark_runner(spark), broker=BrokerConfig(
+                broker_name=_BROKER), at_once=64).step()
+            times = lake.messages.table.scan(selected_fields=("store_timestamp",), limit=1).to_arrow()
+            day.append(f"{times['store_timestamp'][0].as_py():%Y-%m-%d}T00:00:00+00:00")
+        return done.message_rows
+
+    def plan() -> int:
+        return int(planned(target)["tasks"])
+
+    def scan() -> int:
+        with Lake(str(target), "tailrace", _BROKER, OsFileSystem()) as lake:
+            found = lake.messages.table.scan(row_filter=And(
+                EqualTo("topic", CONSUMED), GreaterThanOrEqual("store_timestamp", day[0])))
+            return sum(len(batch) for batch in found.to_arrow_batch_reader())
+
+    for name, work in (
+            ("archive", archive), ("tables", tables), ("plan", plan), ("one topic and day of the table", scan)):
+        _forget_most()
+        times: list[tuple[float, float]] = []
+        used = time.process_time()
+        made = timed(times, work)
+        figures.add(f"driver: {name}", time.process_time() - used, "s of processor time", most_mib=_most_mib(),
+                    of_all_processes_s=round(times[0][1], 2), result=made)
+
+
 def _read_bytes() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
@@ -435,7 +481,7 @@ def measure_sink(figures: Figures, broker: TailraceBroker, store: Path, scratch:
                 of_processor_time=round(used[0] / used[1], 2))
 
 
-PARTS: Final = ("planning", "commit", "scan", "archive", "reads", "s3", "network", "sink")
+PARTS: Final = ("planning", "commit", "driver", "scan", "archive", "reads", "s3", "network", "sink")
 
 
 def measure(figures: Figures, arguments: argparse.Namespace, scratch: Path) -> None:
@@ -452,10 +498,12 @@ def measure(figures: Figures, arguments: argparse.Namespace, scratch: Path) -> N
     note(f"the store has {count} messages")
     if "scan" in parts:
         measure_scan(figures, store, runs)
-    if set(parts) & {"archive", "reads", "s3", "network"}:
+    if set(parts) & {"driver", "archive", "reads", "s3", "network"}:
         os.environ |= _CREDENTIALS  # workers of Spark inherit them
         spark = local_session("local[2]", app_name="tailrace benchmark")
         try:
+            if "driver" in parts:
+                measure_driver(figures, spark, store, scratch)
             if set(parts) & {"archive", "reads"}:
                 measure_archive(figures, spark, store, scratch, runs)
             if "reads" in parts:
