@@ -207,7 +207,7 @@ class Traffic:
 
 @contextlib.contextmanager
 def by_links(namesrv, master, slave, make):
-    """A master whose broker port is behind links, which ``make`` makes, and its slave that follows it: the traffic."""
+    """A master whose broker port is reached through links that ``make`` makes, and its slave: the traffic."""
     master.set(brokerRole="SYNC_MASTER", inSyncReplicas=2, haAllowedHosts="127.0.0.1")
     master.set(namesrvAddr="127.0.0.1:9")
     master.start()

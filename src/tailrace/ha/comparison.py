@@ -26,7 +26,7 @@ __all__ = ["ALSO_RELEASED", "Compared", "Verdict", "compare", "differs_at", "has
 
 ASK_MS: Final = 3000
 ALSO_RELEASED: Final = "alsoReleased"
-"""Field of request 33 by which a broker asks for a record also if its topic was deleted or has released it.
+"""Field of request 33 by which a broker asks for a record even if its topic was deleted or has released it.
 
 RocketMQ ignores it: its records stay readable by their position until their file is deleted.
 """

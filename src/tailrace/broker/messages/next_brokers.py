@@ -1,4 +1,4 @@
-"""The broker from which a consumer pulls next: readers of old messages go to slaves, and come back."""
+"""The broker from which a consumer pulls next: readers of old messages go to slaves, later to the master again."""
 
 from __future__ import annotations
 

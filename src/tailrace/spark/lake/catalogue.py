@@ -550,7 +550,7 @@ def _opened(name: str, archive: str, file_system: FileSystem) -> Catalog:
 
 
 def _client(name: str, options: dict[str, Any]) -> Catalog:
-    """Return PyIceberg's client of a catalogue; those of REST and Hive are ours, because they have an end."""
+    """Return PyIceberg's client of a catalogue; those of REST and Hive end a wait for a silent server."""
     kind = _type_of(name, options)
     if kind == CatalogType.REST.value:
         return TimedRestCatalog(name, **options)

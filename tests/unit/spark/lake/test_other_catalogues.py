@@ -1,6 +1,6 @@
 """Catalogues of Hive and Glue get PyIceberg's configuration as it is; an absent package or server is one error.
 
-What serves Hive here is a metastore in memory, with Hive's own Thrift interface. Nothing serves Glue: boto3 needs an
+The Hive metastore here is in memory, with Hive's own Thrift interface. Nothing serves Glue: boto3 needs an
 older python-dateutil than other packages of these tests.
 """
 
