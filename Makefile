@@ -83,7 +83,7 @@ docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference inclu
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@echo "open build/site/index.html"
 
-test: $(VENV)/.installed  ## All tests except those of make long, in two processes more than processors; those of bytes once more with interpreted kernels
+test: $(VENV)/.installed  ## All tests except those of make long, in one process more than processors; those of bytes once more with interpreted kernels
 	$(PY) tools/run_tests.py $(RUN_TESTS)
 
 long: $(VENV)/.installed $(VENV)/.docs $(VENV)/.audit $(VENV)/.fuzz $(VENV)/.object-store  ## The long tests that make test leaves out, fuzzing, and pyright if npm is there
@@ -145,11 +145,11 @@ crash: $(VENV)/.installed  ## All cases of the crash tests, the long crash sweep
 	SEED=$(SEED) $(PY) tools/kill_loop.py
 	SEED=$(SEED) $(PY) tools/rebuild_kills.py
 	SEED=$(SEED) $(PY) tools/pipeline_kills.py
-	SEED=$(SEED) $(PY) tools/timer_model.py
+	SEED=$(SEED) $(PY) tools/timer_sim.py
 	SEED=$(SEED) $(PY) tools/broker_sweep.py
 	SEED=$(SEED) $(PY) tools/broker_kills.py
 	SEED=$(SEED) $(PY) tools/replication_kills.py
-	SEED=$(SEED) $(PY) tools/pop_model.py
+	SEED=$(SEED) $(PY) tools/pop_sim.py
 	$(PY) tools/enospc_run.py
 
 sim: $(VENV)/.installed  ## Whole stores, clients on a network, and masters with slaves, simulated from seeds; SEED=n runs and replays one

@@ -251,6 +251,14 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert not broken
 
 
+def test_modules_that_are_imported_by_name_alone_have_different_names() -> None:
+    """Folders of tests and tools come on the path in the order of the tests of a process; the first one would win."""
+    places: dict[str, list[str]] = {}
+    for path in [*(ROOT / "tools").glob("*.py"), *(ROOT / "tests" / "support").glob("*.py")]:
+        places.setdefault(path.stem, []).append(named(path))
+    assert not [several for several in places.values() if len(several) > 1]
+
+
 def test_every_exported_name_exists() -> None:
     missing = []
     for module in pkgutil.walk_packages(tailrace.__path__, "tailrace."):

@@ -25,8 +25,8 @@ BYTES = ["tests/unit/formats", "tests/unit/kernels"]
 MORE_BYTES = ["tests/unit/spark", "tests/unit/store", "tests/unit/timer"]
 """Rooms that use kernels: only the long run has their tests with interpreted kernels."""
 WORKERS = (
-    "-n", os.environ.get("WORKERS") or str((os.cpu_count() or 1) + 2), "--dist", "loadfile", "--no-loadscope-reorder")
-"""Two more than processors, because tests with other programs wait for half of their time, and others for syncs."""
+    "-n", os.environ.get("WORKERS") or str((os.cpu_count() or 1) + 1), "--dist", "loadfile", "--no-loadscope-reorder")
+"""One more than processors, because some tests wait. With two more, all collect more and nothing ends earlier."""
 NOT_INHERITED = {"PYTHONDONTWRITEBYTECODE"}
 """Tests start hundreds of processes. Each of them would compile all it imports, half of the time of a short one."""
 ALWAYS = {"OPENBLAS_NUM_THREADS": "1"}

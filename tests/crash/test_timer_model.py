@@ -1,6 +1,6 @@
 """The random runs of timer_model: nothing is lost, early, doubled, or delivered though recalled.
 
-``SEED`` starts and ``SEEDS`` counts the runs; ``tools/timer_model.py`` makes a thousand of them.
+``SEED`` starts and ``SEEDS`` counts the runs; ``tools/timer_sim.py`` makes a thousand of them.
 """
 
 import importlib.util

@@ -6,27 +6,23 @@ there was one. ``SEED=n SEEDS=1`` plays one again.
 
 import argparse
 import collections
-import importlib.util
 import logging
 import os
 import sys
 import time
 from pathlib import Path
 
-SUPPORT = Path(__file__).parents[1] / "tests" / "support"
-sys.path.append(str(SUPPORT))
-spec = importlib.util.spec_from_file_location("pop_model_of_tests", SUPPORT / "pop_model.py")
-model = importlib.util.module_from_spec(spec)
-sys.modules[spec.name] = model
-spec.loader.exec_module(model)
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 
 def main():
+    from pop_model import Model
+
     logging.disable(logging.CRITICAL)
     first, seeds = int(os.environ.get("SEED", "1")), int(os.environ.get("SEEDS", "1000"))
     began, counts, bad = time.time(), collections.Counter(), 0
     for number, seed in enumerate(range(first, first + seeds), 1):
-        run = model.Model(seed)
+        run = Model(seed)
         try:
             counts += run.run()
         except Exception as error:
