@@ -391,7 +391,7 @@ class BrokerController:
             broker.loop, self._config, broker.topics, broker.addresses, broker.outgoing, broker.executors.background,
             others, self._slave.log.set_master if self._slave else None)
         if self._slave is not None:
-            self._slave.log.on_lost.append(self._registration.again)
+            self._slave.log.lost.add(self._registration.again)
         self._registration.start()
         addresses = ";".join([own, *others] if own else others)
         self._settings["namesrvAddr"] = addresses

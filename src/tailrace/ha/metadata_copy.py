@@ -130,7 +130,7 @@ class MetadataCopy:
         self._task: asyncio.Task[None] | None = None
         self.copies = 0
         """Number of copies without an error."""
-        slave.on_master.append(self._now)
+        slave.found_master.add(self._now)
 
     def start(self) -> None:
         """Copy as soon as the master is known and fits, then each minute."""

@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 import enum
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, final
 
 from tailrace import events
+from tailrace.env.callbacks import Callbacks
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import supervised
 from tailrace.errors import DiskFullError, RemotingError, ReplicationError, StoreError
@@ -113,10 +113,10 @@ class Slave:
         self.fits = False
         """True if the last comparison with this master has succeeded: settings fit, and this log is a part of its log.
         A slave whose disk or dispatch has a fault later still fits."""
-        self.on_lost: list[Callable[[], None]] = []
+        self.lost = Callbacks[[]]()
         """Called when a connection to the master has ended. If the name server of the master ended with it, the next
         connection is refused until this broker has registered again."""
-        self.on_master: list[Callable[[], None]] = []
+        self.found_master = Callbacks[[]]()
         """Called when the master's address has changed, and when a comparison with it has succeeded."""
 
     # -- life
@@ -145,8 +145,7 @@ class Slave:
         if changed:
             self.fits = False
             self._woken.set()
-            for call in self.on_master:
-                call()
+            self.found_master()
 
     def note_master(self, end: int, role: str = "") -> None:
         """Note the end of the master's log, and its role if it was asked."""
@@ -247,8 +246,7 @@ class Slave:
         self.why = str(error) or type(error).__name__
         if was_connected:
             events.CONNECTION_TO_THE_MASTER_ENDED.log(_log, address=self.ha_address, cause=self.why)
-            for call in self.on_lost:
-                call()
+            self.lost()
         elif self._said != self.why:
             events.MASTER_IS_NOT_REACHED.log(_log, address=self.ha_address or self.master_address, cause=self.why)
         self._said = self.why
@@ -273,8 +271,7 @@ class Slave:
             begin = await comparison.begin()
             if not self.fits:
                 self.fits = True
-                for call in self.on_master:
-                    call()
+                self.found_master()
         finally:
             if comparison.master_end:
                 self.note_master(comparison.master_end, comparison.master_role)

@@ -27,9 +27,9 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
 from tailrace import events
 from tailrace.config import BrokerConfig, camel
+from tailrace.env.callbacks import Callbacks
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.listeners import Listeners
 from tailrace.env.owner import ThreadOwner
 from tailrace.env.permissions import make_private
 from tailrace.env.whole_files import read_if_there, write_file
@@ -213,7 +213,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         """Contents of the file that are not written; the last one counts."""
         self._owner = ThreadOwner(f"{type(self).__name__} ({name})")
         self._unknown: dict[str, Any] = {}
-        self._listeners = Listeners[[]]()
+        self._listeners = Callbacks[[]]()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Have the thread that wrote a change call ``listener`` when the change is visible."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tailrace.config import BrokerConfig
+from tailrace.env.callbacks import Callbacks
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.ha.faults import Faults
@@ -110,8 +111,8 @@ def world():
         pass
 
     slave = SimpleNamespace(
-        master_address="m:1", on_master=[], metadata_failures=0, note_master=lambda end: None, fits=True,
-        keep_master=keep_master, faults=Faults())
+        master_address="m:1", found_master=Callbacks[[]](), metadata_failures=0, note_master=lambda end: None,
+        fits=True, keep_master=keep_master, faults=Faults())
 
     async def run(call):
         return call()

@@ -111,7 +111,7 @@ def test_a_master_that_is_away_is_said_once(slave, caplog):
     assert status(slave) == ("waiting for the master", "[Errno 111] Connection refused")
     assert caplog.text.count("the master is not reached") == 1
     lost = []
-    slave.on_lost.append(lambda: lost.append(slave.state))
+    slave.lost.add(lambda: lost.append(slave.state))
     step(slave, ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
     assert lost == []
     slave.state = SlaveState.TRANSFER

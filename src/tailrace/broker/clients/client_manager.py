@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, final
 from tailrace import events
 from tailrace.auth.check import AccessControl
 from tailrace.broker.clients.rebalance_lock import RebalanceLockManager
+from tailrace.env.callbacks import Callbacks
 from tailrace.env.clock import Clock
-from tailrace.env.listeners import Listeners
 from tailrace.env.owner import ThreadOwner
 from tailrace.errors import RefusalError, StoreError
 from tailrace.filters.subscriptions import TAG, SubscriptionData
@@ -175,7 +175,7 @@ class ConsumerManager:
         self._owner = ThreadOwner("ConsumerManager")
         self._groups: dict[str, ConsumerGroupInfo] = {}
         self._joined: dict[Channel, set[str]] = {}
-        self._changed = Listeners[[]]()
+        self._changed = Callbacks[[]]()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` when a group has other subscriptions or another message model, or no member any more."""

@@ -11,7 +11,7 @@ from typing import final
 from tailrace.broker.statistics.pop_metrics import PopMetrics
 from tailrace.broker.statistics.traffic import Traffic
 from tailrace.broker.transactions.service import TransactionService
-from tailrace.env.listeners import Listeners
+from tailrace.env.callbacks import Callbacks
 from tailrace.env.pauses import in_steps, pause
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand
@@ -38,7 +38,7 @@ class BrokerState(GroupState):
         self.modes = MessageRequestModeManager(store.file_system, store.config_dir)
         """Request modes of groups."""
         self.modes.load()
-        self.deleted = Listeners[[set[str], set[str]]]()
+        self.deleted = Callbacks[[set[str], set[str]]]()
         """Get topics and groups that were deleted, on the event loop, to forget them in its tables."""
 
     def pause(self) -> None:

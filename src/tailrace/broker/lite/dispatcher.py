@@ -17,9 +17,9 @@ from typing import Final, NamedTuple, final
 from tailrace import events
 from tailrace.broker.lite.registry import ClientGroup, LiteSubscriptionRegistry, end_of, lite_queues
 from tailrace.config import BrokerConfig
+from tailrace.env.callbacks import Callbacks
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
-from tailrace.env.listeners import Listeners
 from tailrace.env.supervision import caught
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.lite import LITE_PREFIX
@@ -89,7 +89,7 @@ class LiteEventDispatcher:
         self._loop, self._clock, self._entropy, self._config = loop, clock, entropy, config
         self._executors, self._groups, self._offsets, self._store = executors, groups, offsets, store
         self._registry = registry
-        self.noted = Listeners[[str, str]]()
+        self.noted = Callbacks[[str, str]]()
         """Gets client id and group when a client has an event for which its pop may wait."""
         self._events: dict[str, _Events] = {}
         self._later: dict[tuple[str, str], _Later] = {}

@@ -17,8 +17,8 @@ from tailrace import events
 from tailrace.broker.clients.client_manager import ClientIds
 from tailrace.broker.core.name_servers import NameServers
 from tailrace.config import BrokerConfig
+from tailrace.env.callbacks import Callbacks
 from tailrace.env.clock import Clock
-from tailrace.env.listeners import Listeners
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID, java_string_hash
 from tailrace.formats.lite import (
@@ -89,9 +89,9 @@ class LiteSubscriptionRegistry:
         """Queues that clients of exclusive groups have lost to another member and still believe to have, by client."""
         self.count = 0
         """Number of pairs of a client and a queue."""
-        self.registered = Listeners[[ClientGroup, str]]()
+        self.registered = Callbacks[[ClientGroup, str]]()
         """Gets a member and a queue that may have messages for it."""
-        self.left = Listeners[[str]]()
+        self.left = Callbacks[[str]]()
         """Gets the id of a client that has no Lite topics any more."""
 
     # -- changes

@@ -12,8 +12,8 @@ from tailrace.broker.pop.pop_message import PopService
 from tailrace.broker.pop.requests import PopProgress
 from tailrace.broker.pop.revive import PopReviveService
 from tailrace.config import BrokerConfig
+from tailrace.env.callbacks import Callbacks
 from tailrace.env.clock import Clock
-from tailrace.env.listeners import Listeners
 from tailrace.env.scheduler import Scheduler
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
@@ -29,7 +29,7 @@ class FreeTimers:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop, self._clock = loop, clock
-        self.freed = Listeners[[str, str, int]]()
+        self.freed = Callbacks[[str, str, int]]()
         """Gets topic, group and queue id."""
         self._timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
         self._stopped = False

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, ParamSpec, final
 
-__all__ = ["Listeners"]
+__all__ = ["Callbacks"]
 
 P = ParamSpec("P")
 
 
 @final
-class Listeners(Generic[P]):
+class Callbacks(Generic[P]):
     """Calls its functions in the order in which they were added. An error of one ends the call."""
 
     __slots__ = ("_functions",)
