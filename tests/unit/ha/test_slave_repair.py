@@ -260,11 +260,12 @@ def test_after_a_repair_own_progress_says_nothing_of_the_log_that_is_cut_off(log
     assert not [name for name in names if name.startswith("progress")]
 
 
-def test_a_file_that_a_power_loss_took_between_two_others_takes_no_queue_offset(log):
+@pytest.mark.parametrize("whole", [0, 1], ids=["nothing is left before it", "records are left before it"])
+def test_a_file_that_a_power_loss_took_between_two_others_takes_no_queue_offset(log, whole):
     """The log ends before it, so the master sends these messages again, with the same queue offsets."""
     end = next(at for at in log[1] if at > 1.5 * SEGMENT)
     data, places = log[0][:end], [at for at in log[1] if at < end]
-    files, cut = CrashFileSystem(), next(at for at in reversed(places) if at < SEGMENT - 64)
+    files, cut = CrashFileSystem(), next(at for at in reversed(places) if at < SEGMENT - 64) * whole
     filled(files, data)
     files.open(f"/s/commitlog/{2 * SEGMENT:020d}", writable=True, create=True).truncate(SEGMENT)
     for name in files.list("/s/commitlog"):

@@ -424,7 +424,7 @@ class Recovery:
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
             self._index.rewind(  # W7: no entry may name a record that is cut off
                 end.phy_offset, self._commit_log.store_timestamp_at, durably=True)
-        if has_gap([file for file in log.files if file.file_from_offset < end.phy_offset] or log.files):
+        if has_gap([file for file in log.files if file.file_from_offset <= end.phy_offset]):
             self._continue_after_lost()
         for queue in self._queues.table.values():
             unflushed = 0 if self._is_clean or queue not in self._queues.dirty else (
