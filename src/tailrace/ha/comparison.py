@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from tailrace.errors import RemotingError
+from tailrace.errors import RemotingCommandError, RemotingError
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import ViewMessageRequestHeader
 from tailrace.kernels.shared import constants as C
@@ -22,7 +22,7 @@ from tailrace.remoting.client import RemotingClient
 from tailrace.segments import MappedFileQueue
 from tailrace.store.walk.scan import LogEnd, scan_files
 
-__all__ = ["ALSO_RELEASED", "Compared", "Verdict", "compare", "differs_at", "has_no_record", "last_record_before"]
+__all__ = ["ALSO_RELEASED", "Compared", "Verdict", "ask_record", "compare", "differs_at", "last_record_before"]
 
 ASK_MS: Final = 3000
 ALSO_RELEASED: Final = "alsoReleased"
@@ -32,9 +32,19 @@ RocketMQ ignores it: its records stay readable by their position until their fil
 """
 
 
-def has_no_record(code: int, remark: str | None) -> bool:
-    """Return whether an answer to request 33 says that no record starts there; others say nothing of the log."""
-    return code == ResponseCode.SYSTEM_ERROR and "by the offset" in (remark or "")
+async def ask_record(client: RemotingClient, address: str, phy_offset: int, timeout_ms: int) -> bytes:
+    """Return the record that the broker at ``address`` has at a position, none if no record starts there: request 33.
+
+    Raises RemotingError or OSError if the broker does not say whether there is one.
+    """
+    answer = await client.invoke(
+        address, RequestCode.VIEW_MESSAGE_BY_ID,
+        {**ViewMessageRequestHeader(offset=phy_offset).to_ext(), ALSO_RELEASED: "true"}, timeout_ms=timeout_ms)
+    if answer.code == ResponseCode.SUCCESS:
+        return bytes(answer.body)
+    if answer.code == ResponseCode.SYSTEM_ERROR and "by the offset" in (answer.remark or ""):
+        return b""
+    raise RemotingCommandError(answer.code, answer.remark or "", address)
 
 
 class Verdict(enum.Enum):
@@ -124,15 +134,12 @@ async def _end_of(address: str, client: RemotingClient) -> int:
 async def _compare(position: int, ours: bytes, address: str, client: RemotingClient) -> Compared:
     """Compare a record with the one that the broker at ``address`` has at its position."""
     try:
-        answer = await client.invoke(
-            address, RequestCode.VIEW_MESSAGE_BY_ID,
-            {**ViewMessageRequestHeader(offset=position).to_ext(), ALSO_RELEASED: "true"}, timeout_ms=ASK_MS)
+        theirs = await ask_record(client, address, position, ASK_MS)
+    except RemotingCommandError as error:
+        return Compared(Verdict.NOT_COMPARED, position, f"code {error.code}: {error.remark}")
     except (RemotingError, OSError, ValueError) as error:
         return Compared(Verdict.NOT_COMPARED, position, str(error))
-    if answer.code == ResponseCode.SUCCESS:
-        if answer.body == ours:
-            return Compared(Verdict.SAME, position, "")
-        return Compared(Verdict.DIFFERENT, position, f"its record at {position} is another one")
-    if has_no_record(answer.code, answer.remark):
-        return Compared(Verdict.DIFFERENT, position, f"it has no record at {position}")
-    return Compared(Verdict.NOT_COMPARED, position, f"code {answer.code}: {answer.remark}")
+    if theirs == ours:
+        return Compared(Verdict.SAME, position, "")
+    what = f"its record at {position} is another one" if theirs else f"it has no record at {position}"
+    return Compared(Verdict.DIFFERENT, position, what)

@@ -14,10 +14,10 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.config import StoreConfig
-from tailrace.errors import RemotingCommandError, ReplicationError
+from tailrace.errors import ReplicationError
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
-from tailrace.formats.remoting import RequestCode, ResponseCode
-from tailrace.ha.comparison import ALSO_RELEASED, has_no_record, last_record_before
+from tailrace.formats.remoting import RequestCode
+from tailrace.ha.comparison import ask_record, last_record_before
 from tailrace.kernels.shared import constants as C
 from tailrace.properties import parse_properties
 from tailrace.remoting.client import RemotingClient
@@ -63,14 +63,7 @@ class MasterLog:
 
         Raises RemotingError if the master does not say whether there is one.
         """
-        answer = await self._client.invoke(
-            self.address, RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(phy_offset), ALSO_RELEASED: "true"},
-            timeout_ms=_TIMEOUT_MS)
-        if answer.code == ResponseCode.SUCCESS:
-            return bytes(answer.body)
-        if not has_no_record(answer.code, answer.remark):
-            raise RemotingCommandError(answer.code, answer.remark or "", self.address)
-        return b""
+        return await ask_record(self._client, self.address, phy_offset, _TIMEOUT_MS)
 
 
 @final

@@ -25,7 +25,7 @@ __all__ = ["FreeTimers", "PopConsumption"]
 
 @final
 class FreeTimers:
-    """Calls the listeners at the time that was set last. Runs on the event loop."""
+    """Calls ``freed`` at the time that was set last. Runs on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self._loop, self._clock = loop, clock
