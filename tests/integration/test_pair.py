@@ -11,6 +11,7 @@ from pair_world import MASTER, SIZES, SLAVE, Member, ask, command, pull, running
 from patience import until_async
 from static_topics import bodies, item, mapping, pull_ext, set_mapping
 
+from tailrace.client.admin import AdminClient
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.node.topic_config import TopicConfig
 from tailrace.properties import parse_properties
@@ -69,6 +70,39 @@ def test_a_promotion_says_what_is_lacking_and_changes_the_settings(tmp_path, tai
         code, _, said = await tailrace(*promote, "--yes")
         assert code == 1
         assert "it is not that of a slave" in said
+
+    asyncio.run(test())
+
+
+def test_the_status_of_a_cluster_shows_master_and_slave_and_who_does_not_answer(tmp_path, tailrace, monkeypatch):
+    async def with_a_cut_off_slave(admin):
+        found = await cluster_of(admin)
+        found["brokerAddrTable"]["broker-a"]["brokerAddrs"]["1"] = away
+        return found
+
+    cluster_of, away = AdminClient._cluster, f"127.0.0.1:{free_port()}"
+
+    async def test():
+        first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second")
+        async with running(first):
+            second.set(**SLAVE, namesrvAddr=first.namesrv)
+            status = "broker", "status", "--namesrv", first.namesrv
+            async with running(second):
+                first.put(20)
+                await same(first, second)
+                await until_async(lambda: first.broker.replicas.acknowledged_by("127.0.0.1") == first.end, 20)
+                code, lines, said = await tailrace(*status)
+                assert (code, [line["broker"] for line in lines]) == (0, [first.address, second.address]), said
+                (of_slave,) = lines[0]["haStatus"]["haConnectionInfo"]
+                assert (of_slave["diff"], of_slave["inSync"]) == (0, True)
+                assert lines[1]["haStatus"]["haClientRuntimeInfo"]["state"] == "transfer"
+                assert lines[1]["commitLogMaxOffset"] == str(first.end)
+            monkeypatch.setattr(AdminClient, "_cluster", with_a_cut_off_slave)
+            code, lines, said = await tailrace(*status)
+            assert (code, lines[0]["broker"], said) == (1, first.address, "")
+            assert lines[0]["haStatus"]["haConnectionInfo"] == []
+            assert lines[1] == {"broker": away, "error": lines[1]["error"]}
+            assert lines[1]["error"].startswith(f"cannot connect to {away}")
 
     asyncio.run(test())
 

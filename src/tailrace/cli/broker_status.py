@@ -4,10 +4,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import typer
+
 from tailrace.cli.admin import ask
 from tailrace.cli.arguments import AsJson
 from tailrace.cli.contexts import Target, with_target
 from tailrace.cli.output import print_fields, print_lines, wants_table
+from tailrace.errors import RemotingError
 
 __all__ = ["FIGURES", "fields_of", "status"]
 
@@ -22,22 +25,28 @@ _CAPACITY: Final = re.compile(r"Total : (.+?), Free : (.+?)\.$")
 
 @with_target
 def status(*, server: Target, as_json: AsJson = False) -> None:
-    """Show the figures of one broker, or of every broker of a name server.
+    """Show the figures of one broker, or of every broker of a name server, with the state of slaves.
 
-    The table has the most important figures; with --json all of them are printed, as by mqadmin brokerStatus. Rates
-    are those of the last 10 seconds, minute and 10 minutes.
+    The table has the most important figures; with --json all of them are printed, as by mqadmin brokerStatus and
+    haStatus. Rates are those of the last 10 seconds, minute and 10 minutes. The exit code is 1 if a broker does not
+    answer.
     """
-    found = ask(server, lambda admin: admin.runtime_info())
-    if not wants_table(as_json=as_json):
-        print_lines({"broker": address, **table} for address, table in found.items())
-        return
-    for place, (address, table) in enumerate(found.items()):
-        if place:
-            print()
-        print_fields(fields_of(address, table))
+    found = ask(server, lambda admin: admin.broker_status())
+    if wants_table(as_json=as_json):
+        for place, (address, one) in enumerate(found.items()):
+            if place:
+                print()
+            print_fields({"broker": address, "error": str(one)} if isinstance(one, RemotingError)
+                         else fields_of(address, one.figures, one.replication))
+    else:
+        print_lines({"broker": address, **({"error": str(one)} if isinstance(one, RemotingError)
+                                           else {**one.figures, "haStatus": one.replication})}
+                    for address, one in found.items())
+    if any(isinstance(one, RemotingError) for one in found.values()):
+        raise typer.Exit(1)
 
 
-def fields_of(address: str, table: Mapping[str, str]) -> dict[str, Any]:
+def fields_of(address: str, table: Mapping[str, str], replication: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of a broker, Tailrace or Java, for people: with units, and with the names that they use."""
     figures = {name: value.strip() for name, value in table.items()}
     seen = figures.get("brokerVersionDesc", "")
@@ -49,6 +58,7 @@ def fields_of(address: str, table: Mapping[str, str]) -> dict[str, Any]:
         "broker": address,
         "version": f"Tailrace {own}; Java clients see {seen}" if own else seen,
         "readOnly": figures.get("readOnly", ""),
+        **_replication(replication),
         "runningFor": _running(figures.get("runtime", "")),
         "messagesIn": _rates(figures.get("putTps", "")),
         "messagesOut": _rates(figures.get("getTransferredTps", "")),  # getTotalTps has empty reads as well
@@ -60,6 +70,23 @@ def fields_of(address: str, table: Mapping[str, str]) -> dict[str, Any]:
         "disk": _disk(figures),
         "timers": f"{int(pending):,} pending, {late or 0} ms late" if pending and pending.isdecimal() else "",
     }
+
+
+def _replication(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return what an HARuntimeInfo says: on a master each slave, on a slave how far it is."""
+    if status.get("master"):
+        return {"slaves": "; ".join(
+            f"{slave['addr']} has all" if slave["diff"] <= 0
+            else f"{slave['addr']} lacks {slave['diff']:,} bytes{'' if slave['inSync'] else ', not in sync'}"
+            for slave in status.get("haConnectionInfo", ())) or "none is connected"}
+    if not (slave := status.get("haClientRuntimeInfo")):
+        return {}
+    end, master_end = slave.get("maxOffset", 0), slave.get("masterMaxOffset")  # a Java slave does not say the second
+    return {
+        "slaveOf": slave.get("masterAddr", ""),
+        "replication": ", ".join(filter(None, (
+            slave.get("state"), slave.get("reason"),
+            "" if master_end is None else f"lacks {max(0, master_end - end):,} bytes")))}
 
 
 def _number(figures: Mapping[str, str], name: str) -> int | None:

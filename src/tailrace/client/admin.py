@@ -12,10 +12,11 @@ from tailrace.auth.signature import Credentials
 from tailrace.client.arguments import Duration, in_ms
 from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import Target
-from tailrace.client.routes import masters, topic_header
+from tailrace.client.routes import masters, registered, topic_header
 from tailrace.errors import (
     RemotingCommandError,
     RemotingConnectError,
+    RemotingError,
     RemotingTimeoutError,
     StoreError,
 )
@@ -29,7 +30,7 @@ from tailrace.formats.requests.name_server_headers import DeleteTopicFromNamesrv
 from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.tls import TlsOptions, options_of
 
-__all__ = ["AdminClient", "Deleted", "GroupQueue", "TopicQueue", "TopicTotals"]
+__all__ = ["AdminClient", "BrokerStatus", "Deleted", "GroupQueue", "TopicQueue", "TopicTotals"]
 
 _AT_ONCE: Final = 16
 """Requests under way at a time, for questions about many topics or groups."""
@@ -90,6 +91,16 @@ class Deleted:
     """What is kept, with the reason."""
 
 
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """What one broker says of itself."""
+
+    figures: dict[str, str]
+    """The table of brokerStatus."""
+    replication: dict[str, Any]
+    """The HARuntimeInfo of haStatus; empty from a broker that does not know this request."""
+
+
 @final
 class AdminClient:
     """Sends requests to one broker, or to every master of a name server; an asynchronous context manager.
@@ -118,8 +129,10 @@ class AdminClient:
         """Return the addresses of all masters."""
         if self._broker:
             return [self._broker]
-        answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
-        return masters(fastjson.loads(answer.body), ", ".join(self._namesrv))
+        return masters(await self._cluster(), ", ".join(self._namesrv))
+
+    async def _cluster(self) -> dict[str, Any]:
+        return dict(fastjson.loads((await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)).body))
 
     async def topic_configs(self) -> list[dict[str, Any]]:
         """Return the configuration of every topic, with RocketMQ's member names, by name."""
@@ -330,7 +343,36 @@ class AdminClient:
     async def ha_status(self) -> dict[str, Any]:
         """Return the HARuntimeInfo of a broker, as mqadmin haStatus shows it."""
         [address] = await self.brokers()
-        return dict(fastjson.loads((await self._ask(address, RequestCode.GET_BROKER_HA_STATUS)).body or b"{}"))
+        return await self._ha_status(address)
+
+    async def broker_status(self) -> dict[str, BrokerStatus | RemotingError]:
+        """Return the status of the broker; or of each of a name server, slaves too, or the error of one, by address.
+
+        Raises RemotingError if the server of this client does not answer, or has no broker.
+        """
+        if self._broker:
+            return {self._broker: await self._status(self._broker)}
+        addresses = [address for _, _, address in registered(await self._cluster())]
+        if not addresses:
+            raise RemotingError(f"no broker is registered at the name server {', '.join(self._namesrv)}")
+
+        async def status_or_error(address: str) -> BrokerStatus | RemotingError:
+            try:
+                return await self._status(address)
+            except RemotingError as error:
+                return error
+
+        return dict(zip(addresses, await asyncio.gather(*map(status_or_error, addresses)), strict=True))
+
+    async def _status(self, address: str) -> BrokerStatus:
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return BrokerStatus(dict(fastjson.loads(answer.body)["table"]), await self._ha_status(address))
+
+    async def _ha_status(self, address: str) -> dict[str, Any]:
+        answer = await self._ask(
+            address, RequestCode.GET_BROKER_HA_STATUS,
+            ok=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+        return dict(fastjson.loads(answer.body or b"{}")) if answer.code == ResponseCode.SUCCESS else {}
 
     # --- requests
 

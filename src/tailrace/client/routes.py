@@ -24,7 +24,7 @@ from tailrace.formats.requests.name_server_headers import GetRouteInfoRequestHea
 from tailrace.remoting.client import RemotingClient
 from tailrace.spellings import meant
 
-__all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes", "masters", "readable", "topic_header"]
+__all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes", "masters", "readable", "registered", "topic_header"]
 
 DEFAULT_QUEUES = 4
 """Number of queues that a send requests if it creates its topic; it must not choose a queue beyond them."""
@@ -311,13 +311,19 @@ def masters(cluster: dict[str, Any], namesrv: str) -> list[str]:
 
     Raises RemotingError if it has no master, because a change of no broker would look like one that is done.
     """
-    table = cluster.get("brokerAddrTable") or {}
-    found = sorted(
-        str(address) for broker in table.values() for number, address in broker["brokerAddrs"].items()
-        if int(number) == MASTER_ID)
+    found = sorted(address for _, number, address in registered(cluster) if number == MASTER_ID)
     if not found:
         raise RemotingError(f"no master broker is registered at the name server {namesrv}")
     return found
+
+
+def registered(cluster: dict[str, Any]) -> list[tuple[str, int, str]]:
+    """Return name, id and address of each broker in an answer to GET_BROKER_CLUSTER_INFO, a master before its slaves.
+    """
+    table = cluster.get("brokerAddrTable") or {}
+    return sorted(
+        (name, int(number), str(address)) for name, broker in table.items()
+        for number, address in broker["brokerAddrs"].items())
 
 
 def _route(data: dict[str, Any], topic: str, most: int) -> Route:

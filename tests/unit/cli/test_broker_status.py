@@ -16,7 +16,7 @@ FIGURES = {
 
 
 def test_every_figure_has_its_unit():
-    assert fields_of("h:1", FIGURES) == {
+    assert fields_of("h:1", FIGURES, {}) == {
         "broker": "h:1", "version": "Tailrace 0.1.0; Java clients see V5_3_3", "readOnly": "",
         "runningFor": "1 h 40 min", "messagesIn": "7.1/s in the last 10 s", "messagesOut": "0.0/s in the last 10 s",
         "99PercentOfPutsWithin": "0.42 ms", "logBytes": 7898201, "logPositions": "0 to 7,898,201",
@@ -36,4 +36,24 @@ def test_every_figure_has_its_unit():
     ({"putTps": "odd"}, "messagesIn", "odd"), ({"readOnly": "read-only: x"}, "readOnly", "read-only: x"),
 ])
 def test_a_figure_that_is_missing_or_odd_is_no_error(figures, name, shown):
-    assert fields_of("h:1", figures)[name] == shown
+    assert fields_of("h:1", figures, {})[name] == shown
+
+
+def slave(**more):
+    return {"addr": "h:2", "diff": 0, "inSync": True, **more}
+
+
+@pytest.mark.parametrize(("status", "shown"), [
+    ({"master": True, "haConnectionInfo": []}, {"slaves": "none is connected"}),
+    ({"master": True, "haConnectionInfo": [slave(), slave(addr="h:3", diff=12345, inSync=False)]},
+     {"slaves": "h:2 has all; h:3 lacks 12,345 bytes, not in sync"}),
+    ({"master": True, "haConnectionInfo": [slave(diff=7)]}, {"slaves": "h:2 lacks 7 bytes"}),
+    ({"master": False, "haClientRuntimeInfo": {
+        "masterAddr": "h:9", "maxOffset": 10, "masterMaxOffset": 1010, "state": "stopped", "reason": "too long"}},
+     {"slaveOf": "h:9", "replication": "stopped, too long, lacks 1,000 bytes"}),
+    ({"master": False, "haClientRuntimeInfo": {"masterAddr": "h:9", "maxOffset": 10}},
+     {"slaveOf": "h:9", "replication": ""}),
+])
+def test_the_state_of_a_master_and_of_a_slave(status, shown):
+    fields = fields_of("h:1", FIGURES, status)
+    assert {name: fields[name] for name in ("slaves", "slaveOf", "replication") if name in fields} == shown
