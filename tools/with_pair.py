@@ -9,10 +9,13 @@ must be equal. The exit code is 3 without what the slave needs, 2 if the slave d
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 from replication_kills import (
@@ -30,6 +33,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from java_peer import free_port
 
+from tailrace.formats.remoting import RequestCode
+from tailrace.remoting.client import RemotingClient
 from tailrace.testing.sent import ViolationError
 
 FILE = 100 << 20
@@ -39,6 +44,31 @@ AS_APACHE = {
     "maxTransferCountOnMessageInMemory": 1024, "maxTransferCountOnMessageInDisk": 1024, "maxIndexNum": 1000,
     "maxHashSlotNum": 4000, "mappedFileSizeConsumeQueue": 300_000 * 20, "timerWheelEnable": "true"}
 """What the base class of Apache's tests sets for the brokers that it starts, as far as both kinds have it."""
+
+
+HEARTBEAT = json.dumps({"clientID": "warm-up", "heartbeatFingerprint": 0, "withoutSub": False, "producerDataSet": [
+    {"groupName": "warm-up"}], "consumerDataSet": [{
+        "groupName": "warm-up", "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING", "unitMode": False,
+        "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "subscriptionDataSet": [{
+            "topic": "TopicTest", "subString": "*", "subVersion": 0, "expressionType": "TAG", "tagsSet": [],
+            "codeSet": [], "classFilterMode": False}]}]}).encode()
+QUICK_S = 0.05
+
+
+async def warm_up(slave: Java) -> None:
+    """Send heartbeats to a JVM that has just started, until it answers ten in turn within `QUICK_S`.
+
+    A client of RocketMQ waits 3 s for the answer of each broker to a heartbeat, one after the other. Until its
+    next heartbeat 30 s later, the master refuses what it pulls for a subscription that was not told yet.
+    """
+    client, quick = RemotingClient(), 0
+    try:
+        while quick < 10:
+            began = time.perf_counter()
+            await client.ask(slave.address, RequestCode.HEART_BEAT, None, HEARTBEAT, timeout_ms=30_000)
+            quick = quick + 1 if time.perf_counter() - began < QUICK_S else 0
+    finally:
+        await client.close()
 
 
 def compare(master: Ours, slave: Ours | Java) -> int:
@@ -75,6 +105,8 @@ def main(arguments: list[str]) -> int:
             master.start()
             slave.start()
             until_it_follows(master, slave)
+            if isinstance(slave, Java):
+                asyncio.run(warm_up(slave))
             code = subprocess.run(
                 arguments, env={**os.environ, "NAMESRV": f"127.0.0.1:{namesrv}"}, check=False).returncode
             end = compare(master, slave)
