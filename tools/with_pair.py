@@ -59,7 +59,7 @@ async def warm_up(slave: Java) -> None:
     """Send heartbeats to a JVM that has just started, until it answers ten in turn within `QUICK_S`.
 
     A client of RocketMQ waits 3 s for the answer of each broker to a heartbeat, one after the other. Until its
-    next heartbeat 30 s later, the master refuses what it pulls for a subscription that was not told yet.
+    next heartbeat 30 s later, the master refuses what it pulls for a subscription that it does not have yet.
     """
     client, quick = RemotingClient(), 0
     try:

@@ -25,7 +25,7 @@ _CAPACITY: Final = re.compile(r"Total : (.+?), Free : (.+?)\.$")
 
 @with_target
 def status(*, server: Target, as_json: AsJson = False) -> None:
-    """Show the figures of one broker, or of every broker of a name server, with the state of slaves.
+    """Show the figures of one broker, or of all of a name server, with their slaves.
 
     The table has the most important figures; with --json all of them are printed, as by mqadmin brokerStatus and
     haStatus. Rates are those of the last 10 seconds, minute and 10 minutes. The exit code is 1 if a broker does not
@@ -78,7 +78,7 @@ def _replication(status: Mapping[str, Any]) -> dict[str, str]:
         return {"slaves": "; ".join(
             f"{slave['addr']} has all" if slave["diff"] <= 0
             else f"{slave['addr']} lacks {slave['diff']:,} bytes{'' if slave['inSync'] else ', not in sync'}"
-            for slave in status.get("haConnectionInfo", ())) or "none is connected"}
+            for slave in status.get("haConnectionInfo", ())) or "no slave is connected"}
     if not (slave := status.get("haClientRuntimeInfo")):
         return {}
     end, master_end = slave.get("maxOffset", 0), slave.get("masterMaxOffset")  # a Java slave does not say the second

@@ -44,7 +44,7 @@ def slave(**more):
 
 
 @pytest.mark.parametrize(("status", "shown"), [
-    ({"master": True, "haConnectionInfo": []}, {"slaves": "none is connected"}),
+    ({"master": True, "haConnectionInfo": []}, {"slaves": "no slave is connected"}),
     ({"master": True, "haConnectionInfo": [slave(), slave(addr="h:3", diff=12345, inSync=False)]},
      {"slaves": "h:2 has all; h:3 lacks 12,345 bytes, not in sync"}),
     ({"master": True, "haConnectionInfo": [slave(diff=7)]}, {"slaves": "h:2 lacks 7 bytes"}),
