@@ -43,8 +43,8 @@ class Admin:
 
 @contextlib.asynccontextmanager
 async def running(path, kit, *, files=None, **settings):
-    store = kit.open_store(path, clock=SystemClock())
-    controller = BrokerController(store, BrokerConfig(), file_system=files, auth_config=AuthConfig(**{
+    store = kit.open_store(path, clock=SystemClock(), files=files)
+    controller = BrokerController(store, BrokerConfig(), auth_config=AuthConfig(**{
         "authentication_enabled": True, "authorization_enabled": True, "init_authentication_user": FIRST, **settings}))
     await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
     try:

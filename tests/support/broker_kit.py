@@ -26,6 +26,7 @@ from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.store_opening import StoreParts
+from tailrace.remoting.limits import ServerLimits
 
 SIZES = {
     "mapped_file_size_commit_log": 1 << 23, "mapped_file_size_consume_queue": 20 * 500, "max_hash_slot_num": 16,
@@ -70,12 +71,13 @@ class SteppedStore:
     A test may replace every attribute.
     """
 
-    def __init__(self, path, broker_config=None, config=None, clock=None):
+    def __init__(self, path, broker_config=None, config=None, clock=None, files=None):
         self.clock = clock or ManualClock()
         self.real = MessageStore.open(
             path, config=SMALL if config is None else dataclasses.replace(config, **SIZES), broker_config=broker_config,
             parts=StoreParts(
-                services=False, clock=self.clock, entropy=SeededEntropy(7), file_system=UnsyncedFiles(OsFileSystem())))
+                services=False, clock=self.clock, entropy=SeededEntropy(7),
+                file_system=files or UnsyncedFiles(OsFileSystem())))
         self.real.inner.store_host = b"\x7f\0\0\1\0\0*\x9f"
         put_batch = self.real.inner.put_batch
         self.real.inner.put_batch = lambda *arguments: self._dispatched(put_batch(*arguments))
@@ -194,7 +196,7 @@ class Served:
 
 def make_broker(store, loop, config=None, clock=None, executors=None, control=None):
     broker = BrokerParts(
-        loop, clock or store.clock, SeededEntropy(1), store, config or BrokerConfig(), OsFileSystem(),
+        loop, clock or store.clock, SeededEntropy(1), store, config or BrokerConfig(), ServerLimits(),
         control=control, executors=executors)
     broker.addresses.broker = "127.0.0.1:10911"
     return broker

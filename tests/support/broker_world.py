@@ -30,6 +30,7 @@ from tailrace.formats.remoting import (
 from tailrace.kernels.properties import encode_properties
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
+from tailrace.remoting.limits import ServerLimits
 from tailrace.requests.executors import BoundedExecutor, Executors
 from tailrace.timer.timer_message_store import TimerMessageStore
 
@@ -213,7 +214,8 @@ class BrokerWorld:
     def _connect(self, store, entropy):
         """What `BrokerController` does with the parts that are here, in its order."""
         self.broker = broker = BrokerParts(
-            self.loop, self.clock, entropy, store, self.config, store.file_system, executors=executors_in_place())
+            self.loop, self.clock, entropy, store, self.config, ServerLimits(),
+            executors=executors_in_place())
         sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         durable = broker.durable if sync else None
         proven = ProvenTopics(store.topics)

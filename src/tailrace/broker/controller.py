@@ -65,7 +65,6 @@ from tailrace.broker.wiring import BrokerParts
 from tailrace.config import BrokerConfig, FlushDiskType, NameServerConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
-from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.env.supervision import caught
 from tailrace.errors import RefusalError, StoreError
@@ -105,26 +104,24 @@ class BrokerController:
     groups or offsets cannot be read.
     """
 
-    limits: ServerLimits
-    """Limits of the connections and calls of all ports; set when they are served."""
-
     def __init__(
         self,
         store: MessageStore,
         broker_config: BrokerConfig | None = None,
         *,
         clock: Clock | None = None,
-        file_system: FileSystem | None = None,
         scheduler: Scheduler | None = None,
         entropy: Entropy | None = None,
         name_server_config: NameServerConfig | None = None,
         auth_config: AuthConfig | None = None,
         settings_file: str = "",
         tls: TlsOptions | None = None,
+        limits: ServerLimits | None = None,
     ) -> None:
         """Prepare to serve ``store``, and to write changes of live settings to ``settings_file`` if there is one.
 
-        ``tls`` is for connections to name servers of other processes.
+        ``tls`` is for connections to name servers of other processes. ``limits`` are those of ports that are already
+        listened on, see `serve_on`.
         """
         self.broker_address = ""
         """``ip:port`` that the broker advertises to clients."""
@@ -132,10 +129,11 @@ class BrokerController:
         """``ip:port`` of the name server, or if it runs in other processes their addresses, separated by ``;``."""
         self._store = store
         self._config = broker_config or BrokerConfig()
+        self.limits = server_limits(self._config) if limits is None else limits
+        """Limits of the connections and calls of all ports."""
         self._clock = clock or SystemClock()
-        self._file_system = file_system or store.file_system
         self._name_server_config = name_server_config or NameServerConfig()
-        self._settings_file = SettingsFile(self._file_system, settings_file) if settings_file else None
+        self._settings_file = SettingsFile(store.file_system, settings_file) if settings_file else None
         self._scheduler = scheduler or ThreadScheduler()
         self.servers: list[RemotingServer] = []
         """The open ports, while the broker is started."""
@@ -147,15 +145,15 @@ class BrokerController:
         self._started = False
         auth = auth_config or AuthConfig()
         self.access = Access(
-            self._clock, self._file_system, store.config_dir, auth, self._config.broker_cluster_name,
+            self._clock, store.file_system, store.config_dir, auth, self._config.broker_cluster_name,
             read_only=bool(store.read_only))
         self.audit = self._made_audit(auth.audit_log)
         self._settings = settings_of(self._config, store.config, auth, storePathRootDir=str(store.path))
         proven = ProvenTopics(store.topics)
         self._broker = broker = BrokerParts(
             asyncio.get_running_loop(), self._clock, entropy or SystemEntropy(), store, self._config,
-            self._file_system, control=self.access.enforced, outgoing=self._new_client, audit_log=self.audit.file,
-            denied=lambda: dict(self.access.control.denied))
+            self.limits, control=self.access.enforced, outgoing=self._new_client,
+            audit_log=self.audit.file, denied=lambda: dict(self.access.control.denied))
         subscriptions = ProvenSubscriptions(broker.topics, broker.groups, broker.consumers)
         running = self._running_settings(auth, proven, subscriptions)
         self._durable, self._synced = broker.durable, broker.synced
@@ -163,7 +161,7 @@ class BrokerController:
         self._pull = wiring.pulls(broker, subscriptions)
         self._pull_lane = broker.make(PullLane, proven=subscriptions)
         self._send = wiring.sends(broker, broker.durable, wait_durable=durable is not None, proven=proven)
-        self._lite = wiring.lite_topics(broker, self._file_system)
+        self._lite = wiring.lite_topics(broker)
         self._pop = wiring.pop_consumption(broker, synced, self._lite)
         self._slave = wiring.slave_services(broker, self.access)
         self._transactions = wiring.ends_of_transactions(broker, durable)
@@ -237,14 +235,19 @@ class BrokerController:
     ) -> None:
         """Listen and serve. Raises OSError if the process cannot listen on an address; then nothing runs."""
         listeners = Listeners(
-            self._config.broker_ip1, limits=server_limits(self._config),
+            self._config.broker_ip1, limits=self.limits,
             high_water=self._config.write_buffer_high_water_mark or HIGH_WATER)
         await listeners.start(listen, namesrv_listen, vip=vip)
         await self.serve_on(listeners)
 
     async def serve_on(self, listeners: Listeners) -> None:
-        """Serve on ports that are already listened on; if this raises, they are closed."""
+        """Serve on ports that are already listened on; if this raises, they are closed.
+
+        Raises ValueError if the limits of their connections are not those of this broker.
+        """
         try:
+            if listeners.limits is not self.limits:
+                raise ValueError("the connections of the ports have other limits than the broker")
             await self._serve_on(listeners)
         except BaseException:
             if self._slaves is not None:
@@ -283,7 +286,6 @@ class BrokerController:
             self.audit.watch(server)
         listeners.serving()
         self.servers = listeners.servers
-        self.limits = self._broker.limits = listeners.limits
         self._store.set_message_arriving_listener(
             CountedArrivals(self._broker.traffic, self._pull.service.hold, self._pop, self._lite),
             lambda: any(map(len, self._polls)))
@@ -360,7 +362,7 @@ class BrokerController:
             SlaveRefusals(reads=self._config.slave_read_enable).register(server)
 
     def _register_name_server(self, server: RemotingServer, address: str) -> None:
-        kv = KVConfigManager(self._file_system, self._store.config_dir)
+        kv = KVConfigManager(self._store.file_system, self._store.config_dir)
         kv.load()
         name_server = NameServer(
             self._clock, kv, self._name_server_config, self._broker.loop, self._broker.executors,

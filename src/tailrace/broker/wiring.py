@@ -75,7 +75,6 @@ from tailrace.broker.transactions.service import TransactionService
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
-from tailrace.env.filesystem import FileSystem
 from tailrace.filters.consumer_filters import ConsumerFilterManager
 from tailrace.filters.message_filters import MessageFilters
 from tailrace.ha.faults import Faults
@@ -109,24 +108,23 @@ _Part = TypeVar("_Part")
 class BrokerParts:
     """The parts that several others use. Raises StoreError or OSError if a state file cannot be read."""
 
-    limits: ServerLimits | None = None
-    """Counts the memory of connections; None until the broker listens."""
-
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, entropy: Entropy, store: MessageStore,
-        config: BrokerConfig, file_system: FileSystem, *, control: AccessControl | None = None,
+        config: BrokerConfig, limits: ServerLimits, *, control: AccessControl | None = None,
         outgoing: Callable[[], RemotingClient] = RemotingClient, audit_log: AuditLog | None = None,
         denied: Callable[[], Mapping[str, int]] = lambda: dict.fromkeys(REASONS, 0),
         executors: Executors | None = None,
     ) -> None:
-        """``outgoing`` makes a client for other brokers and name servers; ``denied`` counts refusals by reason."""
+        """``limits`` count the memory of connections; ``outgoing`` makes a client for other brokers and name servers;
+        ``denied`` counts refusals by reason.
+        """
         self.loop, self.clock, self.entropy = loop, clock, entropy
         self.store, self.config, self.control, self.outgoing = store, config, control, outgoing
-        self.audit_log, self.denied = audit_log, denied
+        self.limits, self.audit_log, self.denied = limits, audit_log, denied
         self.boot_ms = clock.now_ms()
         self.addresses = Addresses()
         self.executors = executors or Executors()
-        self._open_tables(file_system)
+        self._open_tables()
         self._measure()
         self.worker = RequestWorker(loop, self.executors.worker("requests"))
         self.creations = Creations(self.topics, self.groups, config, control)
@@ -172,8 +170,9 @@ class BrokerParts:
             if name not in others and parameter.default is parameter.empty and hasattr(self, name)}
         return kind(**own, **others)
 
-    def _open_tables(self, file_system: FileSystem) -> None:
+    def _open_tables(self) -> None:
         store, config, clock, config_dir = self.store, self.config, self.clock, self.store.config_dir
+        file_system = store.file_system
         self.topics = store.topics
         self.topics.ensure_system_topics()
         self.groups = SubscriptionGroupManager(file_system, config_dir, config, clock)
@@ -278,11 +277,12 @@ def pop_consumption(
         revive=parts.make(PopReviveService))
 
 
-def lite_topics(parts: BrokerParts, file_system: FileSystem) -> LiteTopics:
+def lite_topics(parts: BrokerParts) -> LiteTopics:
     """Return what serves Lite topics."""
     free_timers = FreeTimers(parts.loop, parts.clock)
     # Its file belongs to POP of ordinary topics. Pops of Lite topics are never written.
-    order = ConsumerOrderInfoManager(file_system, parts.store.config_dir, parts.clock, free_timers.set)
+    order = ConsumerOrderInfoManager(
+        parts.store.file_system, parts.store.config_dir, parts.clock, free_timers.set)
     progress = parts.make(PopProgress, order=order)
     registry = parts.make(LiteSubscriptionRegistry, order=order)
     dispatcher = parts.make(LiteEventDispatcher, registry=registry)

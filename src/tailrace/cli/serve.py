@@ -196,7 +196,7 @@ def serve_store(
         opening, progress, listeners, reload, endpoint, take_ports,
         partial(start_http, places.http, broker, progress.ask, acceptor, actions=console_actions),
         partial(BrokerController, broker_config=broker, name_server_config=settings.name_server,
-                auth_config=auth, settings_file=settings_file, tls=outgoing_tls(tls)))
+                auth_config=auth, settings_file=settings_file, tls=outgoing_tls(tls), limits=acceptor.limits))
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:

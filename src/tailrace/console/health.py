@@ -56,8 +56,6 @@ class Memory(NamedTuple):
 def memory_of(broker: ShownBroker) -> Memory:
     """Return the memory of the broker."""
     limits = broker.limits
-    if limits is None:
-        return Memory(memory_bytes(), memory_limit(), 0, 0, waits=False)
     return Memory(memory_bytes(), memory_limit(), limits.held_bytes, limits.bytes_max, limits.tight)
 
 

@@ -35,7 +35,7 @@ class ShownBroker(Protocol):
     state: BrokerState
     addresses: Addresses
     name_servers: NameServers
-    limits: ServerLimits | None
+    limits: ServerLimits
 
     def waiting_sends(self) -> int:
         """Return the number of sends that wait for the disk."""

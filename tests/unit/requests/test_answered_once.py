@@ -21,7 +21,6 @@ from tailrace.formats.remoting import (
 from tailrace.formats.requests.table import REQUESTS
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
-from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import Channel
 from tailrace.requests.reply import Reply, WaitingRequests
 
@@ -112,7 +111,7 @@ async def served(path, test):
     with MessageStore.open(path, config=StoreConfig(mapped_file_size_commit_log=1 << 22)) as store:
         store.put(Message(topic="orders", body=b"x", properties={"TAGS": "a"}), queue_id=0)
         controller = BrokerController(store, BrokerConfig())
-        listeners = Listeners("", limits=ServerLimits(), high_water=1 << 18)
+        listeners = Listeners("", limits=controller.limits, high_water=1 << 18)
         await listeners.start(("127.0.0.1", 0), ("127.0.0.1", 0), vip=False)
         await controller.serve_on(listeners)
         try:

@@ -139,12 +139,25 @@ def test_an_address_that_is_taken_is_an_error_and_leaves_nothing_running(tmp_pat
     run(test)
 
 
+def test_ports_with_limits_of_another_broker_are_refused_and_closed(tmp_path, kit):
+    async def test():
+        listeners = Listeners()
+        await listeners.start(("127.0.0.1", 0), None)
+        controller = BrokerController(kit.open_store(tmp_path, clock=SystemClock()))
+        with pytest.raises(ValueError, match="other limits than the broker"):
+            await controller.serve_on(listeners)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", listeners.port)
+
+    asyncio.run(test())
+
+
 def test_ports_taken_before_the_store_is_open_answer_and_serve_the_same_connections_later(tmp_path, kit):
     async def test():
         done = [None, 0.25]
         listeners = Listeners(progress=lambda: done.pop(0))
         await listeners.start(("127.0.0.1", 0), ("127.0.0.1", 0))
-        controller = BrokerController(kit.open_store(tmp_path, clock=SystemClock()))
+        controller = BrokerController(kit.open_store(tmp_path, clock=SystemClock()), limits=listeners.limits)
         broker = await Client.connect(listeners.broker_address)
         namesrv = await Client.connect(listeners.namesrv_address)
         first, second = await broker.ask(310, SEND, b"x"), await namesrv.ask(105, {"topic": "t"})

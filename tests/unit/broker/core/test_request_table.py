@@ -8,7 +8,6 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.formats.remoting import RequestCode as Code
 from tailrace.formats.requests.table import REQUESTS, Action, Role, Touch
-from tailrace.remoting.limits import ServerLimits
 
 FIELDS = {
     Touch.RECORD: {"msgId", "offsetMsgId", "extraInfo", "recallHandle", "commitLogOffset", "tranStateTableOffset"},
@@ -52,7 +51,7 @@ def test_the_table_has_every_request_that_is_answered(tmp_path, kit):
 
 async def answered(tmp_path, kit):
     controller = BrokerController(kit.open_store(tmp_path, clock=SystemClock()), BrokerConfig())
-    listeners = Listeners("", limits=ServerLimits(), high_water=1 << 18)
+    listeners = Listeners("", limits=controller.limits, high_water=1 << 18)
     await listeners.start(("127.0.0.1", 0), ("127.0.0.1", 0), vip=False)
     await controller.serve_on(listeners)
     try:

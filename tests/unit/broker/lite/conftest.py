@@ -58,7 +58,7 @@ class LiteWorld:
 
     def connect(self):
         broker = self.broker
-        self.lite = wiring.lite_topics(broker, self.store.file_system)
+        self.lite = wiring.lite_topics(broker)
         pops = wiring.pop_consumption(broker, lite=self.lite)
         self.inspect = pops.inspect
         self.acks, self.admin = pops.acks, admin_of(broker)
