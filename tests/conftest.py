@@ -1,5 +1,6 @@
 """For all tests."""
 
+import gc
 import logging
 import os
 import signal
@@ -7,6 +8,7 @@ import time
 
 import pytest
 from caught import nothing_is_caught_silently  # noqa: F401 - a fixture for all tests
+from file_scheduling import Scheduling, collects, has_parts
 from hypothesis import settings
 
 # An example has no time limit: the first one of a run imports modules, and the machine may be busy.
@@ -31,22 +33,34 @@ LONGEST = (
     "integration/test_dist.py", "integration/test_documents.py", "crash/test_store_failures.py", "crash/",
     "integration/")
 """Files that take longest start first, so that no worker waits for the other one at the end."""
-ONE_SESSION = "tests/spark/"
-"""The files of this folder share a Spark session, so one worker runs all of them."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Tell a worker whether it alone collects a part of the files."""
+    node.workerinput["has_part"] = has_parts(node.config.getvalue("dist"), node.config.args)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Have a worker take one file after the other, and one of them all files of `ONE_SESSION`."""
-    if config.getvalue("dist") != "loadfile":
+    """Have a worker take one file after the other."""
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave files to the worker that collects them alone."""
+    worker = getattr(config, "workerinput", {})
+    if not worker.get("has_part") or collection_path.suffix != ".py":
         return None
-    from xdist.scheduler import LoadFileScheduling
+    number = int(worker["workerid"].removeprefix("gw"))
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    return None if collects(name, number, worker["workercount"]) else True
 
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid):
-            return ONE_SESSION if nodeid.startswith(ONE_SESSION) else super()._split_scope(nodeid)
 
-    return Scheduling(config, log)
+def pytest_collection_finish():
+    """Have the garbage collector look no more at what was collected, which is there until the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -7,8 +7,9 @@ a busy machine because another program, or the network, was late. Alone it has t
 tests of bytes, of the store and of crashes get no other try, because what passes then is a race to find. With
 ``--no-reruns``, as for a release, no test gets one.
 
-A worker takes one file after the other in the order of tests/conftest.py, which has the longest ones first. By itself
-pytest-xdist starts the files with the most tests first, and the longest ones have few.
+A worker takes its own unit tests and then one file after the other of the rest (tests/support/file_scheduling.py), in
+the order of tests/conftest.py, which has the longest ones first. By itself pytest-xdist starts the files with the most
+tests first, and the longest ones have few.
 """
 
 import json
