@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import enum
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,8 @@ from tailrace.tls_settings import TlsConfig
 OUT = Path("docs/reference")
 SOURCES = Path("src/tailrace")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
+_MAY_LOG = re.compile(rf"\bevents\.\w+\.log\(|\b(?:_log|logging)\.(?:{'|'.join(LEVELS)})\(")
+"""What a module with a call that logs contains: most modules need not be parsed."""
 LAYOUTS = {
     "CommitLog record, fixed head": commitlog.MESSAGE_HEAD,
     "CommitLog record, head of the body": commitlog.BODY_HEAD,
@@ -160,6 +163,8 @@ def _default(f: dataclasses.Field[object]) -> str:
 
 def logged(text: str) -> Iterator[tuple[str, tuple[str, ...], int]]:
     """Yield (name, keys, line) of every event that a module logs; a line that is not an event has an empty name."""
+    if not _MAY_LOG.search(text):
+        return
     for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Call(

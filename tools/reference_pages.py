@@ -278,7 +278,8 @@ def answered_codes() -> set[str]:
     found = set()
     for room in ("broker", "ha", "namesrv", "filters", "observe", "requests", "remoting", "auth", "node"):
         for path in Path("src/tailrace", room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
+            text = path.read_text()
+            for node in ast.walk(ast.parse(text)) if "ResponseCode" in text else ():
                 if isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "ResponseCode":
                     found.add(node.attr)
     return {name for name in found if name in ResponseCode.__members__} - _POLLING - {
