@@ -119,6 +119,7 @@ def test_calls_that_send_nothing_end_in_time_and_others_are_served(broker, metho
         assert sends(client)
 
 
+@pytest.mark.parametrize("has_users", [True, pytest.param(False, marks=pytest.mark.long)], ids=["users", "no users"])
 @pytest.mark.parametrize("patience_s", [8])  # all calls begin before the first one ends, on a busy machine as well
 def test_a_greedy_client_leaves_calls_for_others(broker):
     with client_of(broker) as client, silent_calls(broker, "Telemetry", 1_000, 4, signed()) as ends:

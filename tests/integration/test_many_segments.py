@@ -98,7 +98,7 @@ def test_a_log_of_many_segments_is_written_by_one_process(tmp_path: Path, limit)
     assert made["most"] < limit
 
 
-@pytest.mark.parametrize("limit", [1024, 256])
+@pytest.mark.parametrize("limit", [1024, pytest.param(256, marks=pytest.mark.long)])
 @pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed, own progress gone"])
 def test_a_log_of_many_segments_is_used(written, tmp_path: Path, limit, killed):
     path = tmp_path / "store"

@@ -64,7 +64,8 @@ def wanted(ours, theirs):
     return sorted([f"ours{n}" for n in ours] + [f"key{n}" for n in theirs])
 
 
-@pytest.mark.parametrize("kill", [False, pytest.param(True, marks=pytest.mark.long)], ids=["stopped", "killed"])
+@pytest.mark.long
+@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_what_java_puts_between_is_there(reference, tmp_path, kill):
     path = tmp_path / "s"
     put_ours(path)

@@ -37,6 +37,7 @@ def test_a_java_producer_gets_the_replies_of_a_java_consumer(reference, tailrace
             "MSG_TYPE", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "UNIQ_KEY", "MSG_REGION", "TRACE_ON"})}
 
 
+@pytest.mark.long
 def test_java_users_ask_and_reply_with_the_permissions_to_send_and_to_consume(reference, tmp_path):
     """The asker may only send to the topic, the replier may only consume it."""
     passwords = {"root": "root-password", "customer": "customer-password", "desk": "password-of-the-desk"}

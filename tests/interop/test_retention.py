@@ -53,10 +53,9 @@ def dump(reference, path, conf, out):
     return store["minPhyOffset"], queues
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("ages_h", "batch"), [
-    pytest.param([100] * 20, 10, marks=pytest.mark.long), ([100] * 20, 3),
-    pytest.param([100, 80, 73, 71, 90], 10, marks=pytest.mark.long),
-    pytest.param([71, 100, 100], 10, marks=pytest.mark.long)])
+    ([100] * 20, 10), ([100] * 20, 3), ([100, 80, 73, 71, 90], 10), ([71, 100, 100], 10)])
 def test_the_same_files_go_as_by_the_reference(reference, tmp_path, ages_h, batch):
     made = tmp_path / "made"
     make(made)

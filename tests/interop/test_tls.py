@@ -116,7 +116,8 @@ def test_clients_of_the_reference_show_their_certificate_when_it_is_required(ref
         raise AssertionError(ours.log())
 
 
-@pytest.mark.parametrize("require", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("require", [False, True])
 def test_our_client_at_a_broker_of_the_reference(require, reference, ca, files, tmp_path):
     settings = server_settings(files, "enforcing")
     options = TlsOptions(trust_cert_path=ca.path)
@@ -145,6 +146,7 @@ def test_our_client_at_a_broker_of_the_reference(require, reference, ca, files, 
             producer.send(Message(topic="orders", body=b"x"))
 
 
+@pytest.mark.long
 def test_our_broker_registers_at_a_name_server_of_the_reference(reference, ca, files, tmp_path, monkeypatch):
     monkeypatch.setenv("ROCKETMQ_JAVA_OPTS", java_env(server_settings(files, "enforcing"))["ROCKETMQ_JAVA_OPTS"])
     with java_name_server(reference, tmp_path) as namesrv:

@@ -46,7 +46,7 @@ def fill(path, first, until):
             store.put(Message(topic="a", body=b"%d" % number + b" " * 900), queue_id=number % 3)
 
 
-@pytest.mark.parametrize("name", [CLEAN, CRASHED])
+@pytest.mark.parametrize("name", [pytest.param(CLEAN, marks=pytest.mark.long), CRASHED])
 def test_a_fixture_is_one_table_over_archive_and_log(spark, tmp_path, name):
     from tailrace.spark.archive.job import ArchiveOptions, archive_store
     from tailrace.spark.archive.verification import restored

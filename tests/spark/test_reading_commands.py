@@ -7,11 +7,10 @@ from typer.testing import CliRunner
 
 from tailrace.cli.app import app
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]  # tests/integration has the ones without Spark
 
 
-@pytest.fixture(scope="module", params=[
-    kind if kind == "torn" else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS])
+@pytest.fixture(scope="module", params=KINDS)
 def store(request, tmp_path_factory):
     return KINDS[request.param](tmp_path_factory.mktemp("looking") / "store")
 

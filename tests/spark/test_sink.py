@@ -110,6 +110,7 @@ def test_a_batch_is_sent(spark, broker, tmp_path):
         chosen.write.format("tailrace").option("broker", broker.broker).mode("overwrite").save()
 
 
+@pytest.mark.long
 def test_a_batch_is_sent_over_tls_and_its_options_are_checked(spark, tmp_path):
     ca = Ca(tmp_path)
     cert, key = ca.make("server")
