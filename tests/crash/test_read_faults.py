@@ -29,7 +29,7 @@ commands = _loaded("read_fault_commands")
 pytestmark = pytest.mark.crash
 FEWER = 1 if LONG else 6
 """A sweep that is not long takes each case of this distance."""
-STEPS = [pytest.param(97, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
+STEPS = [pytest.param(199, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)]
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +61,12 @@ def test_a_read_that_fails_once_costs_nothing(step):
     sweep(faults.places(delays=False)[::step], delays=False)
 
 
-@pytest.mark.parametrize("step", [pytest.param(43, id="some"), STEPS[1]])
+@pytest.mark.parametrize("step", [pytest.param(89, id="some"), STEPS[1]])
 def test_a_read_that_fails_once_costs_no_timer(step):
     sweep(faults.places(only=["timer/"])[::step], delays=True)
 
 
-@pytest.mark.parametrize("seed", some(range(1, 13), 2))
+@pytest.mark.parametrize("seed", some(range(1, 13), 4))
 def test_many_reads_that_fail_for_a_while_cost_nothing(seed, count):
     faults.storm(seed, count, delays=False)
 

@@ -210,7 +210,7 @@ def test_a_crash_at_any_operation_loses_nothing_that_was_acknowledged(keep):
     offsets = (0, 7919) if LONG and 0 < keep < 1 else (0,)
 
     def wanted(at):
-        return LONG or at % 3 == 2 * keep
+        return LONG or at % 6 == 4 * keep
 
     for at, seed, _, after, sent, acked in power_losses(lambda at: [(at + offset, keep) for offset in offsets], wanted):
         check(after, sent, acked, f"crash_at={at} keep={keep} seed={seed}")
@@ -219,7 +219,7 @@ def test_a_crash_at_any_operation_loses_nothing_that_was_acknowledged(keep):
 @pytest.mark.slow
 def test_a_crash_in_recovery_is_recovered_from_as_well():
     points = crash_points()
-    for at in range(5, points, max(1, points // (12 if LONG else 6))):
+    for at in range(5, points, max(1, points // (12 if LONG else 4))):
         fs = Files(crash_at=at)
         sent, acked = life(fs)
         down = fs.power_lost(at, 0.5)
@@ -235,7 +235,7 @@ def test_a_crash_in_recovery_is_recovered_from_as_well():
                 break
             after = again.power_lost(step, 0.5)
             check(after, sent, acked, f"crash_at={at} then={step} {again.log[-1:]}")
-            step += 3
+            step += 3 if LONG else 5
 
 
 # -- the sweep itself: planted bugs must be caught
@@ -353,7 +353,7 @@ def test_waiters_of_a_failed_sync_are_told_no():
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_any_operation_may_fail_once(code):
     seen = set()
-    for at in some(range(crash_points()), 3, code % 3):
+    for at in some(range(crash_points()), 6, code % 6):
         fs = Files(fail={at: code})
         sent, acked = {key: [] for key in QUEUES}, dict.fromkeys(QUEUES, 0)
         try:

@@ -52,12 +52,12 @@ def played(number, error, odd):
 @pytest.mark.crash
 @pytest.mark.parametrize(("error", "odd"), [(errno.EMFILE, True), (errno.EIO, False)])
 def test_any_read_may_fail_once(error, odd):
-    number, failed = 0 if odd or LONG else 2, 1
+    number, failed = 0 if odd or LONG else 4, 1
     while failed:
         world, recalled = played(number, error, odd)
         failed = world.reads.failed
         found = {key: len(times) for topic in ("T", "L") for key, times in world.delivered(topic).items()}
         assert found == dict.fromkeys(set(world.due) - {recalled}, 1), f"read {number}"
         assert not world.timers.due.slots, f"read {number}"
-        number += 1 if LONG else 4
+        number += 1 if LONG else 8
     assert number > 30

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from broker_world import InPlace
+from long_runs import some
 from read_there import read_there
 
 from tailrace import MessageStore, StoreConfig
@@ -149,11 +150,13 @@ def sweep(first, last, keep):
         lives.crash_at(Life, place, keep)
 
 
-@pytest.mark.parametrize("keep", [None, 0, 50, 100])
-def test_a_crash_loses_no_transaction_and_delivers_none_twice(keep):
+@pytest.mark.parametrize(("keep", "beginning"), [(None, 0), (0, 1), (50, 2), (100, 3)])
+def test_a_crash_loses_no_transaction_and_delivers_none_twice(keep, beginning):
+    """A run that is not long has each operation with one of the four ends."""
     first, last = operations()
     assert last - first > 20
-    sweep(first, last, keep)
+    for place in some(range(first, last), 4, beginning):
+        lives.crash_at(Life, place, keep)
 
 
 def test_the_sweep_sees_a_commit_that_is_not_looked_for(monkeypatch):
