@@ -23,7 +23,7 @@ from tailrace.formats.names import LMQ_PREFIX
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.queue_search import first_at, message_from
 
-__all__ = ["MOST_ENDED", "Ended", "EndedLives", "begin_after", "end_of_life", "has_ended"]
+__all__ = ["MOST_ENDED", "Ended", "EndedLives", "begin_after", "end_of_life", "has_ended", "last_message"]
 
 MOST_ENDED: Final = 10_000
 """Number of deleted topics that are remembered at most; LMQ queues are not counted."""
@@ -126,7 +126,7 @@ def has_ended(queue: ConsumeQueue, ended: Ended, queue_id: int) -> bool:
 
     A queue that a Java broker began again at 0 has messages after the deletion, so it is not one that has ended.
     """
-    last = _last_message(queue)
+    last = last_message(queue)
     return last.phy_offset < ended.position if last is not None else (
         queue.max_offset <= ended.begins.get(queue_id, 0))
 
@@ -142,7 +142,7 @@ def end_of_life(queue: ConsumeQueue, ended: Ended) -> int:
     return first_at(queue, queue.first_offset, ended.position)
 
 
-def _last_message(queue: ConsumeQueue) -> CqUnit | None:
+def last_message(queue: ConsumeQueue) -> CqUnit | None:
     """Return the unit of the last message of a queue, None without a message."""
     high, low = queue.max_offset, queue.first_offset
     while high > low:

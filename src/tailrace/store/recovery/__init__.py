@@ -7,6 +7,7 @@ Modules, in the order to read them:
   coverage    whether the queues have a unit for every record
   quarantine  keeps the bytes that are cut off or stepped over
   rebuild_dispatcher  units and entries, where units on disk or damage disagree with the log
+  offsets     pass 8: which queues stay, and their offsets
 
 ``store.walk`` finds the records.
 """

@@ -49,12 +49,13 @@ from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.index_service import IndexService
-from tailrace.store.lives import EndedLives, end_of_life, has_ended
+from tailrace.store.lives import EndedLives
 from tailrace.store.log_paths import segment_files
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
 from tailrace.store.recovery.log_tail import is_incomplete, nonzero_after
+from tailrace.store.recovery.offsets import QueueOffsets
 from tailrace.store.recovery.quarantine import AFTER_THE_END, Quarantine
 from tailrace.store.recovery.rebuild_dispatcher import RebuildDispatcher
 from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, has_gap, is_next, lost_ends
@@ -171,8 +172,7 @@ class Recovery:
             self._lower_checkpoint(0)
             self._forget_queues()
         self._sync()  # pass 7
-        self._end_lives()  # pass 8
-        self._compute_offsets()
+        self._settle_offsets()  # pass 8
         report.ms = (self._clock.monotonic_ns() - began) / 1e6
         events.RECOVER_OVER.log(_log, mode=report.mode, to=report.end, scanned=report.scanned, ms=round(report.ms, 1))
         return report
@@ -493,7 +493,14 @@ class Recovery:
         last, size, timestamp = self._last_record
         return Position(self._recent[0], last, size, timestamp) if last >= 0 else None
 
-    # -- pass 7 and progress
+    # -- pass 7, pass 8 and progress
+
+    def _settle_offsets(self) -> None:
+        offsets = QueueOffsets(self._commit_log, self._queues, self._progress, self._lives)
+        offsets.end_lives()
+        if self._follows:
+            offsets.drop_empty_queues()
+        offsets.compute()
 
     def _unsynced_files(self) -> list[MappedFile]:
         """Return the segments that may have bytes of a killed process in the page cache only."""
@@ -550,37 +557,6 @@ class Recovery:
             position, self._commit_log,
             [checkpoint_bytes(self._file_system, self._checkpoint.path)], self._queues, self._index))
         events.RECOVERY_PROGRESS_SAVED.log(_log, at=last)
-
-    # -- pass 8
-
-    def _end_lives(self) -> None:
-        """Remove queues that have only messages of deleted topics; hide such messages in other queues.
-
-        A crash leaves such queues during a deletion, and so does a program that does not know of the deletion.
-        """
-        self._lives.lower(self._commit_log.max_offset)
-        gone = set()
-        for key, queue in self._queues.table.items():
-            ended = self._lives.table.get(key[0])
-            if ended is None:
-                continue
-            if has_ended(queue, ended, key[1]):
-                gone.add(key)
-            else:
-                queue.logical_min_offset = end_of_life(queue, ended)
-        if gone:
-            events.QUEUES_OF_DELETED_TOPICS_ARE_REMOVED.log(_log, topics=sorted({topic for topic, _ in gone}))
-            self._progress.forget()
-            self._queues.delete(gone)
-
-    def _compute_offsets(self) -> None:
-        low = self._commit_log.min_offset
-        for key, queue in self._queues.table.items():
-            queue.correct_min_offset(low if low >= 0 else 1 << 62)
-            self._commit_log.queue_offsets[key] = queue.max_offset
-        for topic, ended in self._lives.table.items():
-            for queue_id, begin in ended.begins.items():
-                self._commit_log.queue_offsets.setdefault((topic, queue_id), begin)
 
 
 def _data_after(file: File, length: int, size: int) -> bytes:
