@@ -75,8 +75,8 @@ class SlaveComparison:
     ) -> None:
         self._store, self._master, self._run = store, master, run
         self._names = cluster, broker_name
-        self.master_end = 0
-        """End of the master's log."""
+        self.master_low = self.master_end = 0
+        """Begin and end of the master's log."""
         self.master_role = ""
         """The brokerRole of the master."""
 
@@ -94,7 +94,7 @@ class SlaveComparison:
         self.master_end = high
         if log.min_offset < 0:
             return await self._begin_copy(low, high)
-        if end < low:
+        if end < low or log.min_offset < end == low:
             raise ReplicationError(
                 "too_old", f"the log of this slave ends at {end}, and its master has deleted everything before {low}")
         found = await self._run(lambda: last_record_before(log.queue, end))
@@ -106,12 +106,13 @@ class SlaveComparison:
         return end
 
     async def common_end(self) -> int:
-        """Return the end of the last record that both logs have; the least position of both without one.
+        """Return the end of the last record that both logs have; without one, where the later of them begins.
 
         Raises ReplicationError if the two brokers do not fit, and RemotingError.
         """
         self._check_settings(await self._master.settings())
         low, self.master_end = await self._master.bounds()
+        self.master_low = low
         end = await self.first_difference(low, self.master_end)
         return min([end, *(await self._differences_in_gaps(end))])
 

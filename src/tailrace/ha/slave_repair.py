@@ -88,10 +88,10 @@ def _follow(
     for _ in scan_files(log.files, log.min_offset, log.max_offset, C.CHECK_ALL, end):
         pass  # up to the first bytes that are not a record
     log.set_end(end.phy_offset)
-    cut_at, master_end = asyncio.run(_compared(store, names, client, address))
+    cut_at, master_low, master_end = asyncio.run(_compared(store, names, client, address))
     log.close()
     log.load()  # with what follows the end
-    if cut_at <= log.min_offset:
+    if cut_at <= max(log.min_offset, master_low):
         raise ReplicationError(
             "different", "the logs have no record in common; for a new copy of the master's run: tailrace replica "
             f"reset {store.root} --config FILE", cut_at)
@@ -147,11 +147,11 @@ def _forget_deliveries(store: DefaultMessageStore) -> None:
 
 async def _compared(
     store: DefaultMessageStore, names: tuple[str, str], client: Callable[[], RemotingClient], address: str,
-) -> tuple[int, int]:
-    """Return the end of the last record that both logs have, and the end of the master's log."""
+) -> tuple[int, int, int]:
+    """Return the end of the last record that both logs have, and begin and end of the master's log."""
     asking = client()
     try:
         comparison = SlaveComparison(store, MasterLog(asking, address), _run, *names)
-        return await comparison.common_end(), comparison.master_end
+        return await comparison.common_end(), comparison.master_low, comparison.master_end
     finally:
         await asking.close()

@@ -145,6 +145,16 @@ def test_a_log_that_ends_before_the_masters_begins_is_too_old(log):
     assert refused.value.kind == "too_old"
 
 
+def test_a_log_that_ends_where_the_masters_begins_is_too_old(log):
+    """The master has deleted the record with which the logs would be compared."""
+    files = CrashFileSystem()
+    filled(files, log[0][:SEGMENT])
+    with pytest.raises(ReplicationError, match=f"deleted everything before {SEGMENT}") as refused:
+        begin(files, Master(*log, low=SEGMENT))
+    assert refused.value.kind == "too_old"
+    assert begin(files, Master(*log)) == SEGMENT
+
+
 def forked(log, place):
     """A master that has lost its records from number ``place`` on, and has got others."""
     other, places = made([*bodies(60)[:place], *bodies(40, b"other")])
@@ -236,6 +246,20 @@ def test_a_log_without_a_common_record_stays(log):
         repaired(files, Master(*made(bodies(60, b"x"))))
     with slave_of(files) as store:
         assert store.max_phy_offset == len(log[0])
+
+
+@pytest.mark.parametrize(("place", "length"), [(60, SEGMENT - 1000), (60, SEGMENT), (3, 1 << 20)])
+def test_a_repair_does_not_claim_to_have_helped_where_the_master_has_deleted_what_would_be_compared(log, place, length):
+    """The slave would stop again: with a log that ends before the master's begins, or with other records there."""
+    files = CrashFileSystem()
+    other, places = forked(log, place) if place < 60 else log
+    filled(files, log[0][:length])
+    master = Master(other, [at for at in places if at >= SEGMENT], low=SEGMENT)
+    for plan in (True, False):
+        with pytest.raises(ReplicationError, match=r"no record in common; for a new copy .*tailrace replica reset"):
+            repaired(files, master, plan=plan)
+    with slave_of(files) as store:
+        assert store.max_phy_offset > SEGMENT - 2000, "it stays"
 
 
 def test_after_a_repair_a_power_loss_brings_no_older_hint_of_what_is_synced_back(log):
