@@ -96,24 +96,47 @@ def test_buffers_that_are_too_short_are_refused():
                 np.ascontiguousarray(numbers[:, :5]), *parts, 0, bytearray(200),
                 np.zeros(1, dtype=np.uint8))
         with pytest.raises(ValueError, match="need more"):
-            twin.differing_rows(
-                b"", b"", np.zeros(2, dtype=np.int64), np.zeros(1, dtype=np.int64), bytearray(2))
+            twin.differing_rows(numbers, *parts, 0, b"", bytearray(200), bytearray())
+        with pytest.raises(ValueError, match="position -1"):
+            twin.differing_rows(numbers, *parts, -1, b"", bytearray(200), bytearray(1))
 
 
 @quick
-@given(
-    st.binary(max_size=200), st.lists(st.integers(0, 199), max_size=4),
-    st.lists(st.tuples(st.one_of(st.integers(-3, 210), int64), st.one_of(st.integers(-3, 210), int64))))
-def test_ranges_that_differ_are_found(one, changes, ranges):
-    other = bytearray(one)
-    for at in changes:
-        if at < len(other):
-            other[at] ^= 1 << (at % 8)
-    table = np.array(ranges, dtype=np.int64).reshape(-1, 2).T.copy()
-    expected = [
-        not (size >= 0 and 0 <= at <= len(one) - size and one[at : at + size] == other[at : at + size])
-        for at, size in ranges]
+@given(items, st.data())
+def test_rows_that_differ_from_the_log_are_found(made, draw):
+    data, numbers, parts = log_of(made)
+    log, longest = bytearray(data), int(numbers[:, C.N_SIZE].max())
+    starts = numbers[:, C.N_PHY].tolist()
+    changed = set()
+    for at in draw.draw(st.lists(st.integers(0, len(log) - 1), max_size=3, unique=True)):
+        log[at] ^= 1 << (at % 8)
+        changed.add(sum(start <= at for start in starts) - 1)
+    base = draw.draw(st.sampled_from([0, 3]))
+    numbers[:, C.N_PHY] += base  # the position is in the record, too
+    expected = [base > 0 or n in changed for n in range(len(made))]
     for twin in TWINS:
-        differ = np.full(len(ranges), 7, dtype=np.uint8)
-        assert twin.differing_rows(one, other, *table, differ) == sum(expected)
+        differ = np.full(len(made), 7, dtype=np.uint8)
+        assert twin.differing_rows(numbers, *parts, base, log, bytearray(longest), differ) == sum(expected)
         assert differ.tolist() == expected
+
+
+@quick
+@given(items, st.data())
+def test_twins_find_the_same_differences_on_damage(made, draw):
+    data, numbers, parts = log_of(made)
+    longest = int(numbers[:, C.N_SIZE].max())
+    for _ in range(draw.draw(st.integers(0, 4))):
+        n = draw.draw(st.integers(0, len(made) - 1))
+        numbers[n, draw.draw(st.integers(0, C.N_COLUMNS - 1))] = draw.draw(int64)
+        parts[2 * draw.draw(st.integers(0, 4))][draw.draw(st.integers(0, len(made)))] = draw.draw(
+            st.one_of(st.integers(-3, 200), int32))
+    base, size = draw.draw(st.integers(0, 300)), draw.draw(st.integers(0, len(data)))
+    short = draw.draw(st.integers(0, longest))
+    found = []
+    for twin in TWINS:
+        room, differ = bytearray(b"\xa5" * (longest + 64)), np.full(len(made), 7, dtype=np.uint8)
+        count = twin.differing_rows(numbers, *parts, base, data[:size], memoryview(room)[:short], differ)
+        assert room[short:] == b"\xa5" * (longest + 64 - short)
+        assert count == differ.sum()
+        found.append(differ.tolist())
+    assert found[0] == found[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from tailrace.spark.archive.layout import (
 from tailrace.spark.buffers import Scratch
 
 __all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "bytes_of", "days_of",
-           "first_difference", "raw_table_of", "table_of"]
+           "first_difference", "give_back", "raw_table_of", "table_of"]
 
 _V6: Final = {
     "rawBornHost": (C.BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
@@ -123,14 +124,10 @@ def table_of(
 
 
 def _keep_odd_records(piece: Piece, rows: Rows, table: pa.Table, scratch: Scratch) -> pa.Table:
-    out = scratch.room(len(piece.data))
-    fits = _encode(table, piece.base, out)[1]
-    starts, sizes = rows[:, C.PHY] - piece.base, rows[:, C.SIZE].copy()
-    odd = np.empty(len(rows), dtype=np.uint8)
-    column_records.differing_rows(out, piece.data, starts, sizes, odd)
-    odd |= fits == 0  # a record that was not written may still be equal, to bytes of an earlier piece
+    odd = differing_rows(table, piece.base, piece.data, scratch)
     if not odd.any():
         return table
+    starts, sizes = rows[:, C.PHY] - piece.base, rows[:, C.SIZE]
     raw = pa.array([
         bytes(piece.data[start : start + size]) if is_odd else None
         for start, size, is_odd in zip(starts.tolist(), sizes.tolist(), odd.tolist(), strict=True)
@@ -165,8 +162,8 @@ def _part(table: pa.Table, name: str) -> tuple[Any, Any]:
     return view, b"" if data is None else memoryview(data).cast("B")
 
 
-def _encode(table: pa.Table, base: int, out: memoryview) -> tuple[Rows, Any]:
-    """Write records at their positions. Return their numbers, and 1 for each that was written."""
+def _numbers(table: pa.Table) -> Rows:
+    """Return the numbers of records, as ``kernels.column_records`` needs them."""
     numbers = np.zeros((table.num_rows, C.N_COLUMNS), dtype=np.int64)
     for name, place in _NUMBERS.items():
         numbers[:, place] = table[name].fill_null(0).to_numpy()
@@ -175,11 +172,44 @@ def _encode(table: pa.Table, base: int, out: memoryview) -> tuple[Rows, Any]:
     magics = table["magic"].fill_null(0).to_numpy()
     for signed, magic in _MAGICS.items():
         numbers[magics == signed, C.N_MAGIC] = magic
-    fits = np.empty(table.num_rows, dtype=np.uint8)
+    return numbers
+
+
+def differing_rows(table: pa.Table, base: int, data: memoryview, scratch: Scratch) -> Any:
+    """Return for each row 1 if its columns do not give the record at its position in the log, else 0.
+
+    ``data`` are the bytes of the log from ``base``.
+    """
+    numbers = _numbers(table)
+    differ = np.ones(len(numbers), dtype=np.uint8)
+    sizes = numbers[:, C.N_SIZE]
+    longest = min(max(int(sizes.max(initial=0)), 0), len(data))
     born, store, body, topic, properties = (_part(table, name) for name in _PARTS)
-    column_records.encode_rows(
-        numbers, *born, *store, *body, *topic, *properties, base, out, fits)
-    return numbers, fits
+    column_records.differing_rows(
+        numbers, *born, *store, *body, *topic, *properties, base, data, scratch.room(longest), differ)
+    return differ
+
+
+def give_back(tables: Iterable[pa.Table], base: int, data: memoryview, scratch: Scratch) -> bool:
+    """Return True if the rows of tables are the bytes of the log from ``base``, each byte once."""
+    spans = [np.empty((0, 2), dtype=np.int64)]
+    for table in tables:
+        differ = differing_rows(table, base, data, scratch)
+        starts = table["commitLogOffset"].fill_null(-1).to_numpy() - base
+        sizes = table["storeSize"].fill_null(0).to_numpy().astype(np.int64)
+        spans.append(np.stack([starts, starts + sizes], axis=1))
+        raw = table["raw"]
+        kept = np.flatnonzero(raw.is_valid().to_numpy()) if raw.null_count < len(raw) else ()
+        for row in kept:  # the stored bytes of a row are its record, whatever its columns say
+            kept_bytes, start, size = raw[int(row)].as_py(), int(starts[row]), int(sizes[row])
+            differ[row] = len(kept_bytes) > size or not 0 <= start <= len(data) - size or (
+                data[start : start + size] != kept_bytes.ljust(size, b"\0"))
+        if differ.any():
+            return False
+    found = np.concatenate(spans)
+    found = found[np.argsort(found[:, 0], kind="stable")]
+    ends = np.append(found[:, 0], len(data))
+    return bool((ends == np.append(0, found[:, 1])).all())
 
 
 def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
@@ -189,7 +219,9 @@ def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
     """
     if not table.num_rows:
         return 0
-    numbers, fits = _encode(table, base, out)
+    numbers, fits = _numbers(table), np.empty(table.num_rows, dtype=np.uint8)
+    born, store, body, topic, properties = (_part(table, name) for name in _PARTS)
+    column_records.encode_rows(numbers, *born, *store, *body, *topic, *properties, base, out, fits)
     sizes = numbers[:, C.N_SIZE]
     raw = table["raw"]
     kept = np.flatnonzero(raw.is_valid().to_numpy()) if raw.null_count < len(raw) else np.empty(0, dtype=np.int64)

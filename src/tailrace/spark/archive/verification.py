@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 
+import pyarrow as pa
+
 from tailrace.errors import ChecksumMismatchError, CorruptionError
 from tailrace.spark.archive.parquet_file import Readable, in_archive, opened, parts_of
-from tailrace.spark.archive.rows import ENCODED_COLUMNS, bytes_of, first_difference
+from tailrace.spark.archive.rows import ENCODED_COLUMNS, bytes_of, first_difference, give_back
 from tailrace.spark.buffers import Scratch
 from tailrace.store.archive_manifest import VERSION, ArchivedFile, Manifest, archived_name
 from tailrace.store.archive_store import ArchiveStore
@@ -17,26 +19,31 @@ from tailrace.store.archive_store import ArchiveStore
 __all__ = ["checked", "compare", "restored"]
 
 
+def _tables(files: Sequence[Readable], read: Scratch) -> Generator[pa.Table, None, None]:
+    """Yield the row groups of files, with the columns that records need. ``read`` is the buffer for bytes of files."""
+    for file in files:
+        with opened(file, read) as found:
+            for group in range(found.num_row_groups):
+                yield found.read_row_group(group, columns=list(ENCODED_COLUMNS), use_threads=False)
+
+
 def _bytes_in(
     files: Sequence[Readable], start: int, end: int, scratch: Scratch, read: Scratch
 ) -> tuple[memoryview, int]:
     """Return the bytes [start, end) of the log that the files give, and how many of them the files gave.
 
-    ``scratch`` is the buffer of the result, ``read`` the buffer for the bytes of the files.
+    ``scratch`` is the buffer of the result.
     """
     out = scratch.take(end - start)
-    written = 0
-    for file in files:
-        with opened(file, read) as found:
-            for group in range(found.num_row_groups):
-                table = found.read_row_group(group, columns=list(ENCODED_COLUMNS), use_threads=False)
-                written += bytes_of(table, start, out)
-    return out, written
+    return out, sum(bytes_of(table, start, out) for table in _tables(files, read))
 
 
 def compare(files: Sequence[Readable], start: int, data: memoryview, scratch: Scratch, read: Scratch) -> None:
     """Raise CorruptionError unless the files together give ``data``, which is at ``start`` in the log."""
-    out, written = _bytes_in(files, start, start + len(data), scratch, read)
+    with closing(_tables(files, read)) as tables:
+        if give_back(tables, start, data, scratch):
+            return
+    out, written = _bytes_in(files, start, start + len(data), scratch, read)  # again, to name the place
     paths = [one.path for one in files]
     if written != len(data):
         raise CorruptionError(
