@@ -20,7 +20,7 @@ class Taken(NamedTuple):
     ran: int
     waited: int
 
-    def __sub__(self, before: Taken) -> Taken:  # type: ignore[override]
+    def __sub__(self, before: Taken) -> Taken:
         return Taken(self.ran - before.ran, self.waited - before.waited)
 
     @property
@@ -59,7 +59,7 @@ class Threads:
     def loop_and_waits(self, before: dict[str, Taken]) -> tuple[int, int]:
         """Return how long the loop ran since ``before``, and how long all threads waited, in nanoseconds.
 
-        A loop that wants the interpreter waits for the thread that has it, which may itself wait for a processor.
+        A loop that needs the interpreter waits for the thread that has it, which may itself wait for a processor.
         """
         since = {name: now - before[name] for name, now in self.all().items() if name in before}
         return since[self._loop].ran if self._loop in since else 0, sum(one.waited for one in since.values())
