@@ -129,6 +129,10 @@ def test_damage_another_store_and_places_that_are_taken_are_refused(tmp_path):
         back_up(str(tmp_path / "gone"), target)
     assert not (tmp_path / "b").exists()
     (tmp_path / "alias").symlink_to(tmp_path / "store")
+    for place in ("store/b", "store/commitlog/b", "alias/b", "b/../store/b"):
+        with pytest.raises(StoreError, match="is inside the store"):
+            back_up(store, str(tmp_path / place))
+    assert not (tmp_path / "store" / "b").exists()
     for place in (store, str(tmp_path / "other"), str(tmp_path / "alias")):
         before = sorted(Path(place).iterdir())
         with pytest.raises(StoreError, match="is a store directory"):

@@ -6,6 +6,7 @@ import os
 import sys
 
 from tailrace.cli.importing import quick_imports
+from tailrace.cli.signals import stop_at_signals
 
 __all__ = ["main"]
 
@@ -13,12 +14,14 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command. Exit codes: 0 done, 1 refused or failed, 2 wrong arguments, 3 a package is not installed.
 
-    ``serve`` ends with 78 if a setting is refused.
+    ``serve`` ends with 78 if a setting is refused. SIGINT, SIGTERM and SIGHUP end the command after it has closed
+    everything that is open, see `signals`; while its modules are loaded as well.
     """
     if not __debug__:
         print("tailrace: does not run under python -O: its assertions guard data", file=sys.stderr)
         raise SystemExit(3)
     _open_standard_streams()
+    stop_at_signals()
     # NumPy would start a thread for each processor, for linear algebra, which is not used here. Each thread spins
     # for a tenth of a second, at the time when a store is opened.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -30,7 +30,6 @@ from tailrace.cli.log_output import log_to_stderr
 from tailrace.cli.message_commands import send, tail
 from tailrace.cli.output import layout
 from tailrace.cli.serve_command import serve
-from tailrace.cli.signals import stop_at_signals
 from tailrace.cli.sql import sql
 
 __all__ = ["app", "run"]
@@ -135,11 +134,7 @@ for _name, (_text, _members) in _GROUPS.items():
 
 
 def run() -> None:
-    """Run the command. An expected error is printed as one line, with exit code 1.
-
-    SIGINT, SIGTERM and SIGHUP end the command after it has closed everything that is open, see `signals`.
-    """
-    stop_at_signals()
+    """Run the command. An expected error is printed as one line, with exit code 1."""
     for stream in (sys.stdout, sys.stderr):  # the locale may not have every character of a message
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")

@@ -19,9 +19,9 @@ from tailrace.cli.output import (
     wants_table,
 )
 from tailrace.cli.problems import no_such
-from tailrace.cli.topics import milliseconds
 from tailrace.config import whole_number
 from tailrace.errors import StoreError
+from tailrace.spellings import time_ms
 
 if TYPE_CHECKING:
     from tailrace.cli.listings import Administration
@@ -40,11 +40,12 @@ def _checked(target: Target, group: str) -> "tuple[list[GroupQueue], list[dict[s
     Members are those of a running broker.
     """
     from tailrace.cli.store_admin import to_read  # noqa: PLC0415 - NumPy and the store
+    from tailrace.node.subscription_group import is_system_group  # noqa: PLC0415
 
     async def found(admin: "Administration") -> "tuple[list[GroupQueue], list[dict[str, Any]]]":
         groups = await admin.groups()
         if group not in groups:
-            raise no_such("group", group, groups, str(target))
+            raise no_such("group", group, (one for one in groups if not is_system_group(one)), str(target))
         return groups[group], await admin.members(group)
 
     return administer(target, to_read, found)
@@ -187,7 +188,11 @@ def _place(to: str, queue: int | None) -> tuple[int | None, int]:
         if queue is None:
             raise usage(f"--to {number} is an offset and needs --queue; a time is time:{number}")
         return number, 0
-    return None, milliseconds(to.removeprefix("time:"), "--to")
+    try:
+        return None, time_ms(to.removeprefix("time:"), "--to")
+    except ValueError:
+        raise usage(f"--to {to!r} is not first, last, an offset (with --queue), or a time; write a time as "
+                    "2026-01-31T12:00 or time:MILLISECONDS since 1970") from None
 
 
 @with_target

@@ -177,6 +177,8 @@ def send(
             os.sep in body and Path(body).is_dir()))):
         raise usage(f"BODY is missing{' after ' + body if words else ''}: add a text, - for stdin, or --file FILE")
     if len(directory) > (0 if broker or namesrv or context else 1):
+        if len(directory) == 1 and Path(directory[0]).is_dir():
+            target_of(directory, broker, namesrv, context)  # says that STORE and the server are different targets
         if file is not None:
             raise usage(f"BODY and --file are both given, or STORE and a server: {' '.join(words or ())}")
         raise usage(f"BODY is one argument, quote it: {' '.join(words or ())}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -73,12 +74,24 @@ def _short_time(ms: int) -> str:
 
 
 def print_lines(lines: Iterable[Mapping[str, Any]]) -> None:
-    """Print JSON lines on stdout."""
+    """Print JSON lines on stdout. Raises OSError, which names stdout, such as for a full disk."""
     import orjson  # noqa: PLC0415 - help and complaints need none
 
     for line in lines:
-        sys.stdout.buffer.write(orjson.dumps(line) + b"\n")
-    sys.stdout.buffer.flush()
+        with _names_stdout():
+            sys.stdout.buffer.write(orjson.dumps(line) + b"\n")
+    with _names_stdout():
+        sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _names_stdout() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "stdout") from error
 
 
 def wants_table(*, as_json: bool) -> bool:

@@ -41,6 +41,8 @@ def warn_about_readers(
             if others_may_read(str(path)):
                 events.CREDENTIALS_CAN_BE_READ_BY_OTHER_USERS_OF_THIS_MACHINE.log(_log, file=path)
     root = str(store.absolute())
+    if store.exists() and not store.is_dir():
+        return  # the open refuses a file
     for directory in dict.fromkeys((root, *log_paths(settings.store, root).all)):
         with contextlib.suppress(OSError):  # it is made by the start
             _look_at(directory, group=settings.store.store_group_readable)

@@ -146,6 +146,8 @@ def back_up(
         raise NotAStoreError(store, "it does not exist")
     if is_directory(file_system, f"{target}/{filenames.COMMITLOG}"):
         raise StoreError(f"{target} is a store directory: name another directory for the backup")
+    if _is_inside(target, store):
+        raise StoreError(f"{target} is inside the store {store}, and would be lost with it: name a directory elsewhere")
     file_system.makedirs(f"{target}/{DATA}")
     lock = file_system.lock(f"{target}/lock")
     if lock is None:
@@ -266,6 +268,11 @@ def _log_name(file: MappedFile) -> str:
     return f"{filenames.COMMITLOG}/{filenames.offset_to_file_name(file.file_from_offset)}"
 
 
+def _is_inside(path: str, directory: str) -> bool:
+    place = os.path.realpath(directory)
+    return os.path.commonpath((os.path.realpath(path), place)) == place
+
+
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -325,6 +332,8 @@ def restore(
     manifest = _existing(target, file_system)
     if file_system.exists(store) and (not is_directory(file_system, store) or file_system.list(store)):
         raise StoreError(f"{store} exists and is not empty: a restore makes a new directory")
+    if _is_inside(store, target):
+        raise StoreError(f"{store} is inside the backup {target}: name a directory elsewhere")
     making = f"{store}.restoring"
     remove_tree(file_system, making)
     done, whole = 0, sum(entry.length for entry in manifest.files) or 1

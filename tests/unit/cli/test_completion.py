@@ -33,7 +33,7 @@ def complete(monkeypatch, capfd, tmp_path, store):
     monkeypatch.chdir(store.parent)
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
     monkeypatch.setenv("TAILRACE_CONTEXTS", str(tmp_path / "contexts.toml"))
-    monkeypatch.setattr("tailrace.cli.app.stop_at_signals", lambda: None)
+    monkeypatch.setattr("tailrace.cli.stop_at_signals", lambda: None)
     monkeypatch.setattr(sys, "argv", ["tailrace"])
 
     def complete(*words, shell="bash"):

@@ -22,7 +22,7 @@ from tailrace.node.message_store import MessageStore
 def run(monkeypatch, capsys, tmp_path):
     """Run a command here; its exit code, what it printed, and its complaint."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tailrace.cli.app.stop_at_signals", lambda: None)
+    monkeypatch.setattr("tailrace.cli.stop_at_signals", lambda: None)
     kept = signal.getsignal(signal.SIGINT)
 
     def run(*arguments, stdin=b""):

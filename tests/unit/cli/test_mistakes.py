@@ -99,7 +99,8 @@ def test_a_list_of_commands_says_of_each_what_it_does_in_a_whole_sentence(tailra
     (("recover", "s", "--staging", "d", "--master", "local"), "--master and --staging without --spark: add --spark"),
     (("group", "reset", "g", "--topic", "t"), "Missing option '--to'"),
     (("group", "reset", "g", "--topic", "t", "--to", "7"), "--to 7 is an offset and needs --queue"),
-    (("group", "reset", "g", "--topic", "t", "--to", "noon"), "--to 'noon' is not a time; write 2026-01-31T12:00 or"),
+    (("group", "reset", "g", "--topic", "t", "--to", "noon"), "--to 'noon' is not first, last, an offset (with"),
+    (("group", "reset", "g", "--topic", "t", "--to", "time:noon"), "write a time as 2026-01-31T12:00 or time:"),
     (("topic", "delete", "s", "t"), "delete topic t and its messages: there is no terminal to ask for confirmation;"),
     (("topic", "stats", "s", "t", "u"), "one STORE is expected, not s t"),
     (("serve", "s", "--log-format", "xml"), "--log-format xml is not text or json"),
@@ -119,6 +120,7 @@ def test_a_list_of_commands_says_of_each_what_it_does_in_a_whole_sentence(tailra
     (("pipeline", "archive", "s", "a", "--follow", "--every", "10"), "--every '10' has no unit; write 10s or 10ms"),
     (("send", "s", "--topic", "t", "two", "words"), "BODY is one argument, quote it: s two words"),
     (("send", "--broker", "h:1", "--topic", "t", "two", "words"), "quote it: two words"),
+    (("send", ".", "--broker", "h:1", "--topic", "t", "x"), "STORE and --broker name different targets: use one of"),
     (("serve", "s", "--listen", "127.0.0.1:9", "--namesrv-listen", "127.0.0.1:9"),
      "--listen and --namesrv-listen are both 127.0.0.1:9"),
     (("tail", "s", "--topic", "t", "--from", "yesterday"), "--from yesterday is not"),
@@ -161,6 +163,7 @@ def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
     (("topic", "stats", "store", "ordrs"), "has no topic ordrs; is orders meant?\n"),
     (("topic", "delete", "store", "ordrs", "--yes"), "has no topic ordrs; is orders meant?\n"),
     (("group", "show", "store", "g"), "store has no group g\n"),
+    (("backup", "store", "store/b"), "store, and would be lost with it: name a directory elsewhere"),
     (("topic", "list"), "cannot connect to 127.0.0.1:1: Connection refused (chosen by: NAMESRV_ADDR"),
     (("broker", "status", "--context", "shop"), "contexts.toml does not exist\n"),
     (("tail", "store", "--topic", "orders"), "no server has this directory open"),
@@ -214,6 +217,40 @@ def test_a_setting_that_nothing_knows_is_said_by_every_command(tailrace, store, 
     code, _, err = tailrace(command[0], store, *command[1:], "--config", "conf")
     assert code == 0
     assert err.count("settings of conf not used here: flushDiskTyp (is flushDiskType meant?)\n") == 1
+
+
+def test_a_full_disk_behind_stdout_is_named(store):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tailrace.cli", "dump", store], stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "tailrace: stdout: No space left on device\n")
+
+
+def test_an_interrupt_while_modules_are_loaded_prints_nothing():
+    done = subprocess.run([sys.executable, "-c", (
+        "import os, signal, sys\n"
+        "from tailrace.cli import main\n"
+        "class Finder:\n"
+        "    def find_spec(name, *rest):\n"
+        "        if name == 'tailrace.cli.app':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Finder)\n"
+        "main()")], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_groups_of_the_system_are_not_offered_for_a_name_that_is_wrong(tailrace, store):
+    assert tailrace("group", "create", store, "stock")[0] == 0
+    assert tailrace("group", "show", store, "zzz")[2].endswith("has no group zzz; it has stock\n")
+
+
+def test_a_file_is_not_called_a_store_that_others_can_read(tailrace, tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "file").chmod(0o666)
+    err = tailrace("serve", "file", "--listen", "127.0.0.1:0", "--namesrv-listen", "none")[2]
+    assert "it is a file" in err
+    assert "can be read" not in err
 
 
 def test_a_port_in_use_is_named(tailrace, tmp_path):
