@@ -84,6 +84,23 @@ def test_a_disk_that_fills_up_while_closing_leaves_the_abort_file():
         assert bodies(store, 0) == [b"0"]
 
 
+@pytest.mark.parametrize("last", ["clean", "killed"])
+def test_a_disk_without_room_for_the_text_of_the_abort_file_changes_nothing_of_the_last_stop(last):
+    """A file of no bytes can still be made on a full disk."""
+    clock, files = SimClock(), CrashFileSystem()
+    store = opened(files, clock)
+    store.put(Message(topic="T", body=b"0"))
+    if last == "clean":
+        store.close()
+    files = files.killed()
+    store = opened(FaultyFileSystem(files, fails_to_write("abort", errno.ENOSPC, 1)), clock)
+    assert "/store/abort: No space left on device" in store.read_only
+    assert store.recovery_report["mode"] == ("normal" if last == "clean" else "abnormal")
+    assert bodies(store, 0) == [b"0"]
+    store.close()
+    assert files.exists("/store/abort") == (last == "killed")
+
+
 def image(files):
     """Every byte below the store's directory."""
     return {path: files.open(path).pread(1 << 20, 0) for path in faults.paths(files)}

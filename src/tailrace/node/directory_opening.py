@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from tailrace import events
@@ -117,8 +118,19 @@ def make_log_directories(file_system: FileSystem, root: str, config: StoreConfig
 
 
 def write_abort(file_system: FileSystem, root: str) -> None:
-    """Write the abort file. Raises OSError."""
-    write_file(file_system, f"{root}/{filenames.ABORT}", str(os.getpid()).encode())
+    """Write the abort file. Raises OSError.
+
+    A file that was made and could not be filled, on a full disk, is removed: the last stop was still a clean one.
+    """
+    path = f"{root}/{filenames.ABORT}"
+    was_clean = not file_system.exists(path)
+    try:
+        write_file(file_system, path, str(os.getpid()).encode())
+    except OSError:
+        if was_clean:
+            with suppress(OSError, FatalStorageError):
+                file_system.remove(path)
+        raise
     file_system.sync_dir(root)
 
 

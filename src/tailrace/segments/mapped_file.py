@@ -50,7 +50,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def _raise(path: str, error: OSError) -> NoReturn:
     """Raise the error, as a DiskFullError if it says that there is no room."""
     if error.errno in _NO_SPACE:
-        raise DiskFullError(path, str(error)) from error
+        raise DiskFullError(path, error.strerror or str(error)) from error
     raise error
 
 
