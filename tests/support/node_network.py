@@ -36,6 +36,8 @@ class Life:
     def __init__(self, ip):
         self.ip = ip
         self.alive = True
+        self.slow_s = 0.0
+        """Longest time that what needs its disk waits, s."""
         self.tasks = {}
         self.context = contextvars.Context()
         self.context.run(LIFE.set, self)
@@ -170,7 +172,7 @@ class LoopScheduler:
         self._services = []
 
     def soon_s(self):
-        return self._rng.random() * 0.002
+        return self._rng.random() * (0.002 + self.life.slow_s)
 
     def every(self, name, period_ms, step, *, rest_ms=0):
         service = _Service(self, name, period_ms, step)

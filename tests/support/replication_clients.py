@@ -8,7 +8,7 @@ import struct
 from dataclasses import dataclass, field
 
 from node_network import BASE_MS
-from replication_node import GROUP, QUEUES, TOPIC
+from replication_places import GROUP, QUEUES, TOPIC
 
 from tailrace.errors import RemotingError
 from tailrace.formats.commitlog import decode_message
@@ -114,7 +114,9 @@ class Clients:
             answer = await self.ask(client, node, RequestCode.PULL_MESSAGE, ext | {
                 "queueOffset": offset, "maxMsgNums": 1 + rng.randrange(32), "sysFlag": 4, "commitOffset": 0,
                 "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}, timeout_ms=2000)
-            if answer.code != ResponseCode.SUCCESS:
+            if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+                answer.body = b""  # it was deleted: continue at the first message that is there
+            elif answer.code != ResponseCode.SUCCESS:
                 return 0
             # A slave does not know what other slaves have: of more than two copies it shows what only two have.
             count = self._take(answer.body, queue_id, is_replicated=not self.shows_all and (
@@ -174,13 +176,14 @@ class Clients:
     def _check_checkpoint(self, node, master, fields):
         """A slave of RocketMQ delivers what is due later, or is enqueued later, after its promotion."""
         self.counts["timer checkpoints"] += 1
+        self.check_begin(master)
         self.records.read()
         end = node.end
         read_ms, enqueued = fields.last_read_time_ms, fields.master_timer_queue_offset
         for number, (queue_offset, until) in self.records.timers.items():
             due = self.sent[int(number)].due_ms
             if until <= end and queue_offset < enqueued and due < read_ms - SLACK_MS and (
-                self.records.delivered.get(number, 1 << 60) > end
+                self.records.delivered.get(number, 1 << 60) > end and int(number) not in self.given_up
             ):
                 self.wrong.append(
                     f"H19: {node.name} gets the read time {read_ms}, and has not the delivery of {int(number)}, "

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import queue
 import random
 import struct
@@ -11,7 +13,14 @@ import threading
 from functools import partial
 from unittest import mock
 
-from node_network import Life, LoopScheduler, NodeClock
+from node_network import LIFE, Life, LoopScheduler, NodeClock
+from replication_disks import FAILING, GROWING, READS
+from replication_places import (
+    NAMESRV_PORT,
+    PORT,
+    ROOT,
+    TOPIC,
+)
 
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.statistics import latencies
@@ -30,13 +39,6 @@ from tailrace.testing import CrashFileSystem, SimulatedCrash
 from tailrace.testing.sent import ViolationError
 from tailrace.timer.timer_message_store import TimerMessageStore
 
-ROOT = "/store"
-PORT, HA_PORT, NAMESRV_PORT = 10911, 10912, 9876
-TOPIC, GROUP, QUEUES = "orders", "readers", 2
-PASSING = "passing"
-"""A topic that is deleted and created again, see `replication_topics`."""
-NAMES = "DefaultCluster", "broker-a"
-"""Cluster and name of the brokers."""
 WHEEL_SLOTS = 512
 SKEW_MS = 3000
 """How far a wall clock may be wrong, in either direction."""
@@ -68,11 +70,21 @@ class Node:
         """Whether it has lost its power since its last start."""
         self.cut_at = 1 << 60
         """Where a repair has cut its log since the last start."""
+        self.low = -1
+        """Where its log begins; -1 if it is empty or not known."""
+        self.expires = False
+        """Whether its oldest files may be deleted now."""
         self.same_until = 0
         """Position up to which its log was compared with its master's."""
         self.frozen = None
         """End of its log if it has other bytes than its master; nothing may be added to it."""
         self.may_differ = False
+        self.is_full = False
+        """Whether its disk has no room."""
+        self.read_faults = 0.0
+        """Share of the reads of its log, queues, index and timer log that fail."""
+        self.slow_s = 0.0
+        """Longest time that something waits for its disk, s."""
         self.floors = {}
         """Offsets that were committed here and that its master has not passed."""
 
@@ -91,6 +103,32 @@ class Node:
             namesrv_addr=";".join(f"{node.ip}:{NAMESRV_PORT}" for node in world.nodes),
             register_name_server_period=10_000, flush_consumer_offset_interval=2000, revive_queue_num=1)
 
+    # --- its disk
+
+    def fill(self, *, is_full):
+        """Let its disk have no room, or some again."""
+        self.is_full = is_full
+        usage = self.files.usage
+        usage.free = usage.usable = 0 if is_full else usage.total // 2
+
+    def fail_reads(self, share):
+        """Let a share of its reads fail."""
+        self.read_faults = share
+        files, rng = self.files, self.world.disk_rng
+        files.cold = share > 0  # else most bytes are read through mappings, where nothing fails
+
+        def before_read(_number, name, path, _pos, _n):
+            if name in READS and path.startswith(FAILING) and rng.random() < share:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+        files.before_read = before_read if share else None
+
+    def slow_down(self, slow_s):
+        """Let what waits for its disk wait for up to ``slow_s``."""
+        self.slow_s = slow_s
+        if self.life is not None:
+            self.life.slow_s = slow_s
+
     # --- life
 
     @property
@@ -102,10 +140,13 @@ class Node:
         assert self.life is None
         world = self.world
         self.lives += 1
+        self.fill(is_full=False)  # the operator makes room before a start
         life = self.life = Life(self.ip)
+        life.slow_s = self.slow_s
         world.network.dark.discard(self.ip)
         files = self.files
         files.operations = 0
+        self.fail_reads(self.read_faults)
 
         def before(number, name, path):
             if not life.alive:
@@ -115,6 +156,8 @@ class Node:
                 self.crash_at = -1
                 self.stop(power=self.rng.random() < 0.5)
                 raise SimulatedCrash
+            if self.is_full and name in GROWING:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
         files.before = before
         task = world.loop.start(self._serve(life, files), life)
@@ -126,6 +169,11 @@ class Node:
                     world.note(f"{self.name} does not start: {error}")
                     self.damaged = True
                     self._end(files.killed(), dark=False)
+                    return False
+                if self.read_faults and isinstance(error, OSError) and error.errno == errno.EIO:
+                    world.note(f"{self.name} does not start: {error}")
+                    self._end(files.killed(), dark=False)
+                    self.read_faults = 0.0  # the operator sees to it
                     return False
                 raise ViolationError(f"{self.name} does not start: {error!r}") from error
             return False
@@ -229,6 +277,8 @@ class Records:
 
     def __init__(self, node):
         self._node, self._at = node, 0
+        self.has_missed = False
+        """Whether a part of the log was deleted before it was read here."""
         self.timers = {}
         """Offset in the timer queue and end of the record of a timer, by its number."""
         self.delivered = {}
@@ -237,6 +287,10 @@ class Records:
     def read(self):
         node, size = self._node, self._node.world.sizes["mapped_file_size_commit_log"]
         end = node.end
+        if node.store.min_phy_offset > self._at:
+            self._at, self.has_missed = node.store.min_phy_offset, True
+            for number in self.timers:  # its delivery may have been in what was deleted
+                self.delivered.setdefault(number, 0)
         while self._at + PLAUSIBLE_LENGTH <= end:
             data = node.raw(self._at, min(end, self._at - self._at % size + size))
             length = plausible_size(data[:PLAUSIBLE_LENGTH], self._at)
@@ -316,7 +370,8 @@ def _in_place(executor, function, *arguments):
         except Exception as error:
             future.set_exception(error)
 
-    loop.call_later(0.0003, run)
+    slow_s = LIFE.get().slow_s
+    loop.call_later(0.0003 + (loop.disk_rng.random() * slow_s if slow_s else 0.0), run)
     return future
 
 

@@ -7,7 +7,7 @@ import collections
 import random
 from typing import NamedTuple
 
-from replication_node import PASSING, QUEUES
+from replication_places import PASSING, QUEUES
 
 from tailrace.errors import RemotingError
 from tailrace.formats.remoting import RequestCode, ResponseCode
@@ -67,12 +67,23 @@ class PassingTopic:
     def check_deletion(self, master):
         """Check that a master that starts again has what it has deleted; a promoted one may not have it."""
         deletion = self.deletion
-        if deletion is None:
-            return
         has = master.store.inner.lives.deleted_up_to(PASSING)
-        if deletion.node is master and has < min(deletion.position, master.end):
+        if deletion is not None and deletion.node is master and has < min(deletion.position, master.end):
             raise ViolationError(f"I7: {master.name} has deleted up to {deletion.position}, and knows {has} now")
-        self.deletion = Deletion(master, has)
+        if deletion is not None:
+            self.deletion = Deletion(master, has)
+        self.note_ended(has)
+        lives, end = master.store.inner.lives, master.store.inner.lives.end
+
+        def noted(ended):
+            end(ended)
+            self.note_ended(lives.deleted_up_to(PASSING))
+
+        lives.end = noted
+
+    def note_ended(self, position):
+        """Note where a master has ended a life, also if its answer was lost."""
+        self.most_ended = max(self.most_ended, position)
 
     @staticmethod
     def knows_deletions(node, master):
@@ -85,6 +96,8 @@ class PassingTopic:
         if not self.passes:
             return
         ended, found = node.store.inner.lives.deleted_up_to(PASSING), self._everything(node.store, PASSING)
+        if ended > self.most_ended:
+            raise ViolationError(f"I7: {node.name} has ended the topic at {ended}, its masters at {self.most_ended}")
         counts = collections.Counter(body for bodies in found.values() for body in bodies)
         for sent in self.sent:
             if sent.topic != PASSING:
@@ -94,7 +107,7 @@ class PassingTopic:
                 raise ViolationError(f"I7: {node.name} has {sent.number} {count} times: {sent}")
             if count and sent.body not in found[sent.queue_id]:
                 raise ViolationError(f"I7: {sent.number} is in another queue at {node.name}")
-            if not past and sent.need and not count:
+            if not past and sent.need and not count and sent.phy_offset >= node.low:
                 raise ViolationError(f"I7: {sent.number} is acknowledged and not at {node.name}, after {ended}: {sent}")
             if past and sent.need and count:
                 raise ViolationError(f"I7: {sent.number} was deleted, and is at {node.name}, before {ended}: {sent}")

@@ -15,7 +15,7 @@ These invariants hold after each step and at the end:
       has skipped a message. With readReplicatedOnly nothing that was consumed is lost.
   I6  A slave that cannot follow says why.
   I7  A topic that was deleted and created again has the acknowledged messages of its present life once, and none of the
-      life before. Only a promotion may undo a deletion.
+      life before. Only a promotion may undo a deletion. No slave ends a life where no master has ended it.
 """
 
 from __future__ import annotations
@@ -30,19 +30,9 @@ from functools import partial
 from node_network import Life, Network, NodeLoop, is_crash
 from replication_checks import Checks
 from replication_clients import Clients
-from replication_node import (
-    GROUP,
-    HA_PORT,
-    NAMES,
-    PORT,
-    QUEUES,
-    ROOT,
-    SKEW_MS,
-    TOPIC,
-    Node,
-    in_thread,
-    simulated,
-)
+from replication_disks import Disks, is_of_disk
+from replication_node import SKEW_MS, Node, in_thread, simulated
+from replication_places import GROUP, HA_PORT, NAMES, PORT, QUEUES, ROOT, TOPIC
 from replication_topics import PassingTopic
 
 from tailrace.config import FlushDiskType
@@ -64,14 +54,16 @@ FOLLOWS_S = 90.0
 """Longest time until all slaves follow when nothing fails any more."""
 
 
-class World(Clients, PassingTopic, Checks):
+class World(Clients, PassingTopic, Disks, Checks):
     """One run. The seed chooses what is None.
 
     ``slaves`` is 1 or 2, ``need`` the number of copies, ``sync`` SYNC_FLUSH; with ``passes`` a topic is deleted and
-    created again.
+    created again, with ``expires`` nodes delete their oldest files, with ``fills`` disks are full or slow for a while,
+    with ``fails`` some reads fail, with ``loses`` the log of a slave is removed.
     """
 
-    def __init__(self, seed, *, slaves=None, need=None, sync=None, passes=None, steps=40):
+    def __init__(self, seed, *, slaves=None, need=None, sync=None, passes=None, expires=None, fills=None,
+                 fails=None, loses=None, steps=40):
         self.seed, self.steps = seed, steps
         self.rng = rng = random.Random(f"{seed} world")
         self.loop = None
@@ -105,7 +97,8 @@ class World(Clients, PassingTopic, Checks):
         self.calm = False
         self.sends = True
         self.passes = random.Random(f"{seed} passes").random() < 0.5 if passes is None else passes
-        self.deletion = None
+        self.deletion, self.most_ended = None, 0
+        self.draw_disks(expires, fills, fails, loses)
         self.failures = FAILURES.copy()
 
     # --- notes
@@ -115,7 +108,7 @@ class World(Clients, PassingTopic, Checks):
 
     def failed(self, where, name, error):
         """Take the error of a step of a service or of a protocol."""
-        if not isinstance(error, SimulatedCrash):
+        if not isinstance(error, SimulatedCrash) and not is_of_disk(error):  # the step comes again
             self.wrong.append(f"{where}: {name} raises {error!r}")
 
     def _in_loop(self, _loop, context):
@@ -141,6 +134,9 @@ class World(Clients, PassingTopic, Checks):
             (self._promote, 2), (self._lose_a_reset, 4)]
         names = [action for action, _ in actions]
         weights = [self.rng.randrange(weight + 1) if weight < 8 else weight for _, weight in actions]
+        for action, weight in self.disk_actions():
+            names.append(action)
+            weights.append(weight)
         for _ in range(self.steps):
             await asyncio.sleep(self.rng.random() * self.rng.choice((0.2, 2.0, 5.0)))
             self.check()
@@ -271,7 +267,7 @@ class World(Clients, PassingTopic, Checks):
         self.note(f"{best.name} is promoted, log to {best.end}")
         self.counts["promotions"] += 1
         for sent in claimed:
-            if not best.has(sent, best.end):
+            if sent.phy_offset >= best.low and not best.has(sent, best.end):
                 raise ViolationError(
                     f"I5: {sent.number} at {sent.phy_offset} is acknowledged and on "
                     f"{sorted(node.name for node in sent.on)}, and {best.name} with {best.end} does not have it")
@@ -309,7 +305,7 @@ class World(Clients, PassingTopic, Checks):
             self.note(f"{node.name} begins again: {found}")
             self.counts["new copies"] += 1
             node.files = CrashFileSystem(clock=node.clock)
-            node.cut_at = 0
+            node.cut_at, node.low = 0, -1
         elif isinstance(found, BaseException):
             raise ViolationError(f"the repair of {node.name} fails: {found!r}") from found
         else:
@@ -339,7 +335,7 @@ class World(Clients, PassingTopic, Checks):
         for sent in self.sent:
             if node in sent.on and sent.need and sent.phy_offset >= node.cut_at and not node.has(sent):
                 sent.on.discard(node)
-                if master.ready and not master.has(sent, master.end):
+                if master.ready and sent.phy_offset >= master.low and not master.has(sent, master.end):
                     raise ViolationError(f"I2: the repair has taken {sent.number}, which is acknowledged")
 
     # --- a run
@@ -347,6 +343,7 @@ class World(Clients, PassingTopic, Checks):
     async def run(self):
         """Play the run. Raises ViolationError."""
         self.loop = loop = asyncio.get_running_loop()
+        loop.disk_rng = self.disk_rng
         loop.set_exception_handler(self._in_loop)
         self.network = Network(loop, self.seed, partial(self.failed, "network"))
         self.nodes = [Node(self, index) for index in range(1 + self.slave_count)]
@@ -383,6 +380,7 @@ class World(Clients, PassingTopic, Checks):
         await client.close()
 
     async def _heal_all(self):
+        self.heal_disks()
         self.network.heal()
         self.network.slow_s, self.network.loss = 0.002, 0.0
         for node in self.nodes:
@@ -421,6 +419,8 @@ class World(Clients, PassingTopic, Checks):
         """Whether a slave has the log and the tables of its master."""
         if not node.ready or not node.slave.is_connected or node.end < master.end:
             return False
+        if not master.store.inner.reput.has_dispatched(master.end):
+            return False
         return node.store.inner.reput.has_dispatched(node.end) and node.controller._slave.tables.copies > 0 and (
             node.store.topics.select(TOPIC) is not None)
 
@@ -429,6 +429,7 @@ class World(Clients, PassingTopic, Checks):
         await self._all_follow()
         for node in self.slaves:
             self._check_derived(node)
+            self._check_same_units(node, self.master)
         for node in self.nodes:
             self.check_passing(node)
         await self._promote()

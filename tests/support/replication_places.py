@@ -1,0 +1,9 @@
+"""Names of files, ports, topics and brokers of a `World`."""
+
+ROOT = "/store"
+PORT, HA_PORT, NAMESRV_PORT = 10911, 10912, 9876
+TOPIC, GROUP, QUEUES = "orders", "readers", 2
+PASSING = "passing"
+"""A topic that is deleted and created again, see `replication_topics`."""
+NAMES = "DefaultCluster", "broker-a"
+"""Cluster and name of the brokers."""
