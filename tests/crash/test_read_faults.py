@@ -110,7 +110,7 @@ def finds(monkeypatch, place, planted, *only):
     """Assert that the sweep finds a planted fault of a method at one of the reads of some modules."""
     monkeypatch.setattr(place[0], place[1], planted)
     with pytest.raises(faults.ViolationError):
-        sweep(faults.places(12, delays=False, only=only), delays=False)
+        sweep(faults.places(2, delays=False, only=only), delays=False)
 
 
 def test_the_sweep_finds_a_dispatch_that_takes_before_it_reads(monkeypatch):
@@ -154,7 +154,7 @@ def test_the_sweep_finds_a_store_that_takes_no_messages_after_a_read(monkeypatch
                 raise StoreError(str(error)) from error
         return flush(self, least_pages, clean=clean)
 
-    finds(monkeypatch, (FlushConsumeQueueService, "_flush"), planted, "store/flush")
+    finds(monkeypatch, (FlushConsumeQueueService, "_flush"), planted, "store/flush", "store/index")
 
 
 def test_a_shortage_is_no_reason_to_give_a_record_up():
