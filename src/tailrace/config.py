@@ -794,6 +794,10 @@ class BrokerConfig(_Config):
         problems = _Config.validate(self)
         if not self.bind_address:
             problems.append("bindAddress is empty; say 0.0.0.0 for all addresses of this machine")
+        if not self.broker_name or " " in str(self.broker_name):
+            problems.append(  # it is a field of a handle of POP (`formats.pop`), and blanks separate these fields
+                f"brokerName={_shown(self.broker_name)} must be a name without blanks, as popped messages name their "
+                "broker so")
         return problems
 
 

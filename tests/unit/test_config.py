@@ -71,6 +71,9 @@ def test_a_broker_configuration_is_checked_too():
         "brokerId=-1 is outside 0 to 9223372036854775807")
     assert problems(BrokerConfig, bind_address="") == (
         "bindAddress is empty; say 0.0.0.0 for all addresses of this machine",)
+    for name in ("", "a b", " "):
+        assert problems(BrokerConfig, broker_name=name) == (
+            f"brokerName={name} must be a name without blanks, as popped messages name their broker so",)
     assert problems(BrokerConfig, listen_port=65_536) == ("listenPort=65536 is outside 0 to 65535",)
 
 
