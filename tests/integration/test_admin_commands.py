@@ -81,7 +81,7 @@ def test_topics_and_groups_over_the_wire_and_in_the_directory(run, tailrace_brok
     assert (line["broker"], line["brokerActive"]) == (server.broker, "true")
 
     # purge, and what the directory says without a server
-    assert run("topic", "purge", "other")[1][0]["topic"] == "other"
+    assert run("topic", "purge", "other", "--yes")[1][0]["topic"] == "other"
     assert run("topic", "delete", "other", "--yes")[1] == [{"deleted": "other", "by": [server.broker]}]
     assert "other" not in {line["topicName"] for line in run("topic", "list")[1]}
     server.stop()

@@ -60,7 +60,7 @@ def test_it_can_be_dumped_verified_and_queried(read_only):
 
 def test_what_would_write_says_why_it_cannot(read_only):
     for command in (("recover", "STORE"), ("repair", "STORE"), ("send", "STORE", "--topic", "T", "x"),
-                    ("topic", "create", "STORE", "T"), ("topic", "purge", "STORE", "orders")):
+                    ("topic", "create", "STORE", "T"), ("topic", "purge", "STORE", "orders", "--yes")):
         code, lines, error = read_only(*command)
         assert (code, lines) == (1, []), command
         last = error.strip().splitlines()[-1]

@@ -38,13 +38,13 @@ def store(tmp_path):
 
 
 def test_a_purge_of_a_directory_and_the_mistakes_one_makes(store, tmp_path):
-    assert "has no topic none; it has t, u" in tailrace("topic", "purge", store, "none", code=1)
-    assert "no messages in a queue 9" in tailrace("topic", "purge", store, "t", "--queue", 9, code=1)
+    assert "has no topic none; it has t, u" in tailrace("topic", "purge", store, "none", "--yes", code=1)
+    assert "no messages in a queue 9" in tailrace("topic", "purge", store, "t", "--queue", 9, "--yes", code=1)
     assert "is not a time" in tailrace("topic", "purge", store, "t", "--before", "noon", code=2)
-    assert "belongs to the broker" in tailrace("topic", "purge", store, "TBW102", code=1)
-    lines = [json.loads(line) for line in tailrace("topic", "purge", store, "t", "--queue", "1")]
+    assert "belongs to the broker" in tailrace("topic", "purge", store, "TBW102", "--yes", code=1)
+    lines = [json.loads(line) for line in tailrace("topic", "purge", store, "t", "--queue", "1", "--yes")]
     assert lines == [{"topic": "t", "queueId": 1, "from": 0, "to": 30, "purged": 30}]
-    lines = [json.loads(line) for line in tailrace("topic", "purge", store, "t")]
+    lines = [json.loads(line) for line in tailrace("topic", "purge", store, "t", "--yes")]
     assert [(line["queueId"], line["purged"]) for line in lines] == [(0, 30), (1, 0)]
     shown = [json.loads(line) for line in tailrace("dump", store, "--only", "queues")]
     assert {"queue": {"topic": "t", "queueId": 0, "min": 30, "max": 30}} in shown
@@ -71,9 +71,9 @@ def test_a_purge_through_the_server_of_a_directory(store):
     try:
         ready = server.stdout.readline()
         broker = ready.split("broker=")[1].split()[0]
-        [line] = tailrace("topic", "purge", store, "t", "--queue", "0")
+        [line] = tailrace("topic", "purge", store, "t", "--queue", "0", "--yes")
         assert json.loads(line)["purged"] == 30
-        assert "there is no topic none" in tailrace("topic", "purge", "--broker", broker, "none", code=1)
+        assert "there is no topic none" in tailrace("topic", "purge", "--broker", broker, "none", "--yes", code=1)
         tailrace("topic", "create", "--broker", broker, "u", "--attribute", "reserve.time=5")
         [topic] = [t for line in tailrace("topic", "list", "--broker", broker)
                    if (t := json.loads(line))["topicName"] == "u"]

@@ -142,7 +142,7 @@ def purge(
     before: Annotated[
         str, typer.Option(metavar="TIME", help="Only messages that were stored before: 2026-01-31T12:00 or "
                           "milliseconds since 1970.")] = "",
-    as_json: AsJson = False,
+    yes: Yes = False, as_json: AsJson = False,
 ) -> None:
     """Remove the messages of a topic.
 
@@ -157,6 +157,8 @@ def purge(
     before_ms = milliseconds(before) if before else None
     if target.namesrv and len(brokers := ask(target, lambda admin: admin.brokers())) != 1:
         raise usage(f"{target.namesrv} has {len(brokers)} brokers: name one with --broker")
+    confirm(f"remove the messages of topic {name}{'' if queue is None else f', queue {queue}'}"
+            f"{f', before {before}' if before else ''}", yes=yes)
     done = administer(target, to_change, lambda admin: admin.purge_topic(name, queue, before_ms))
     show(({"topic": name, "queueId": queue_id, "from": low, "to": high, "purged": high - low}
           for queue_id, (low, high) in sorted(done.items())), as_json=as_json, empty=f"{name} has no queue")
