@@ -29,7 +29,7 @@ def run(monkeypatch, capsys):
         printed = capsys.readouterr()
         return ended.value.code or 0, [json.loads(line) for line in printed.out.splitlines()], printed.err
 
-    monkeypatch.setattr("tailrace.cli.app.stop_at_signals", lambda: None)
+    monkeypatch.setattr("tailrace.cli.stop_at_signals", lambda: None)
     return run
 
 

@@ -101,7 +101,7 @@ async def same(master, slave):
 async def command(capfd, monkeypatch, *arguments):
     """Run a command in a thread: its exit code, its lines, and its complaint."""
     monkeypatch.setattr(sys, "argv", ["tailrace", *map(str, arguments)])
-    monkeypatch.setattr("tailrace.cli.app.stop_at_signals", lambda: None)  # it needs the main thread
+    monkeypatch.setattr("tailrace.cli.stop_at_signals", lambda: None)  # it needs the main thread
     monkeypatch.setattr("tailrace.cli.app.log_to_stderr", lambda _: None)
     capfd.readouterr()
 
