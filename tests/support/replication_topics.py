@@ -82,7 +82,7 @@ class PassingTopic:
         lives.end = noted
 
     def note_ended(self, position):
-        """Note where a master has ended a life, also if its answer was lost."""
+        """Note where a master has ended a life, even if its answer was lost."""
         self.most_ended = max(self.most_ended, position)
 
     @staticmethod

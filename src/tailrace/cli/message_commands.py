@@ -129,6 +129,24 @@ def _send_lines(
         print(f"stored {stored:,} lines in {topic}" if stored else "there was no line to send")
 
 
+def _places_and_body(
+    words: list[str], file: Path | None, broker: str, namesrv: str, context: str
+) -> tuple[list[str], str]:
+    """Return STORE, if it is named, and BODY, which is empty with a file. Raises the error of wrong arguments."""
+    places = [*words]
+    body = "" if file is not None or not places else places.pop()
+    if file is None and (not words or (not places and not broker + namesrv + context and (
+            os.sep in body and Path(body).is_dir()))):
+        raise usage(f"BODY is missing{' after ' + body if words else ''}: add a text, - for stdin, or --file FILE")
+    if len(places) > (0 if broker or namesrv or context else 1):
+        if len(places) == 1 and Path(places[0]).is_dir():
+            target_of(places, broker, namesrv, context)  # says that STORE and the server are different targets
+        if file is not None:
+            raise usage(f"BODY and --file are both given, or STORE and a server: {' '.join(words)}")
+        raise usage(f"BODY is one argument, quote it: {' '.join(words)}")
+    return places, body
+
+
 def send(
     topic: Topic,
     words: Annotated[
@@ -171,17 +189,7 @@ def send(
     from tailrace.cli.messages import send_messages  # noqa: PLC0415
     from tailrace.model import Message  # noqa: PLC0415
 
-    directory = [*(words or ())]
-    body = "" if file is not None or not directory else directory.pop()
-    if file is None and (not words or (not directory and not broker + namesrv + context and (
-            os.sep in body and Path(body).is_dir()))):
-        raise usage(f"BODY is missing{' after ' + body if words else ''}: add a text, - for stdin, or --file FILE")
-    if len(directory) > (0 if broker or namesrv or context else 1):
-        if len(directory) == 1 and Path(directory[0]).is_dir():
-            target_of(directory, broker, namesrv, context)  # says that STORE and the server are different targets
-        if file is not None:
-            raise usage(f"BODY and --file are both given, or STORE and a server: {' '.join(words or ())}")
-        raise usage(f"BODY is one argument, quote it: {' '.join(words or ())}")
+    directory, body = _places_and_body(words or [], file, broker, namesrv, context)
     if lines and file is None and body != "-":
         raise usage("--lines needs --file FILE, or - as BODY for stdin")
     if skip and not lines:
