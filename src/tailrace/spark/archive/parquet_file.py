@@ -23,7 +23,7 @@ from tailrace.spark.buffers import Scratch
 from tailrace.store.archive_manifest import ArchivedFile, FilePart, archived_name
 from tailrace.store.archive_store import ArchivedBytes, ArchiveStore
 
-__all__ = ["Readable", "SeekableFile", "groups_with_topic", "in_archive", "opened", "opened_bytes", "parts_of"]
+__all__ = ["Readable", "SeekableFile", "groups_with_topic", "in_archive", "opened", "parts_of"]
 
 
 class Readable(NamedTuple):
@@ -128,16 +128,7 @@ class _CheckedFile(SeekableFile):
 
 @contextlib.contextmanager
 def opened(readable: Readable, scratch: Scratch | None = None) -> Iterator[pq.ParquetFile]:
-    """Open an archived file as Parquet; see ``opened_bytes``."""
-    with opened_bytes(readable, scratch) as (found, _):
-        yield found
-
-
-@contextlib.contextmanager
-def opened_bytes(
-    readable: Readable, scratch: Scratch | None = None
-) -> Iterator[tuple[pq.ParquetFile, SeekableFile]]:
-    """Open an archived file as Parquet and as bytes; ``scratch`` holds the part that is read.
+    """Open an archived file as Parquet; ``scratch`` holds the part that is read.
 
     Every error of the file, when it is opened and inside the ``with`` block, becomes a CorruptionError that
     names the file. Raises ObjectStoreError if the server of an object store does not answer.
@@ -152,7 +143,7 @@ def opened_bytes(
                     expected=archived.size, actual=size)
             checked = _CheckedFile(file, archived, path, scratch or Scratch())
             with pq.ParquetFile(pa.PythonFile(checked, "r")) as found:
-                yield found, checked
+                yield found
     except (CorruptionError, ObjectStoreError):
         raise
     except (OSError, pa.ArrowException, ValueError, TypeError, OverflowError) as error:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailrace.spark.archive.task import FileSink
-from tailrace.spark.lake.copied_pages import CopiedPages, SplicedSink
 from tailrace.spark.lake.files import WrittenFile, written_file
 from tailrace.spark.lake.places import Reader, TableFiles, url_of
 from tailrace.spark.lake.schemas import Ids
 
-__all__ = ["BODY", "DataFile"]
-
-BODY: Final = "body"
-"""The column whose pages may be copied."""
+__all__ = ["DataFile"]
 
 
 class DataFile:
@@ -30,9 +25,7 @@ class DataFile:
         self._path = path
         self._file = stack.enter_context(closing(files.create(path)))
         self._sink = FileSink(self._file)
-        self._spliced = SplicedSink(self._sink, BODY)
-        self._writer = stack.enter_context(pq.ParquetWriter(pa.PythonFile(self._spliced, "w"), schema, **options))
-        self._groups = 0
+        self._writer = stack.enter_context(pq.ParquetWriter(pa.PythonFile(self._sink, "w"), schema, **options))
 
     @property
     def size(self) -> int:
@@ -42,12 +35,6 @@ class DataFile:
     def write(self, table: pa.Table) -> None:
         """Write a row group."""
         self._writer.write_table(table, row_group_size=max(len(table), 1))
-        self._groups += 1
-
-    def write_copied(self, table: pa.Table, bodies: Sequence[CopiedPages]) -> None:
-        """Write a row group whose bodies are in pages of other files; the table has null for them."""
-        self.write(table)
-        self._spliced.copy(self._groups - 1, bodies)
 
     def note(self, metadata: Mapping[bytes, bytes]) -> None:
         """Add to the metadata of the footer."""
@@ -55,9 +42,7 @@ class DataFile:
 
     def finish(self, ids: Ids, table: str, day: int | None) -> WrittenFile:
         """Write the footer, make file and name durable, and return the file as the table needs it."""
-        self._spliced.begin_end()
         self._writer.close()
-        self._spliced.finish()
         self._sink.finish()
         with closing(Reader(self._file.written())) as written, pq.ParquetFile(pa.PythonFile(written, "r")) as found:
             made = written_file(url_of(self._path), self._sink.size, found.metadata, ids, table, day)

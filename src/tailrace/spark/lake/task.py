@@ -5,7 +5,7 @@ Nothing here commits. A task that is run twice, or killed, leaves files that no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,24 +20,15 @@ from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.env.object_store import place_of
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats import names as N
-from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.filenames import offset_to_file_name
-from tailrace.formats.inner_batch import INNER_BATCH_BITS
 from tailrace.node.topic_config import SYSTEM_TOPICS
 from tailrace.spark.archive.layout import ROW_GROUP, write_options
 from tailrace.spark.archive.origin import origin_in
-from tailrace.spark.archive.parquet_file import (
-    SeekableFile,
-    groups_with_topic,
-    in_archive,
-    opened,
-    opened_bytes,
-)
+from tailrace.spark.archive.parquet_file import groups_with_topic, in_archive, opened
 from tailrace.spark.buffers import Scratch
 from tailrace.spark.lake.bodies.rows import TopicSchema, typed_rows
 from tailrace.spark.lake.conditions import Condition, matching
-from tailrace.spark.lake.copied_pages import CopiedPages, pages_of
-from tailrace.spark.lake.data_file import BODY, DataFile
+from tailrace.spark.lake.data_file import DataFile
 from tailrace.spark.lake.files import WrittenFile, written_file
 from tailrace.spark.lake.message_rows import (
     NEEDED,
@@ -57,14 +48,13 @@ from tailrace.spark.lake.schemas import (
     file_options,
     marked,
 )
-from tailrace.store.archive_manifest import Manifest
+from tailrace.store.archive_manifest import ArchivedFile, Manifest
 from tailrace.store.archive_store import ArchiveStore, archive_at
 
 __all__ = [
     "LakeResult", "LakeTask", "Target", "TypedTarget", "file_name", "is_business_topic", "run_task", "write_data_files",
 ]
 
-_BESIDE_BODY: Final = tuple(name for name in NEEDED if name != BODY)
 _GROUP_BYTES: Final = 64 << 20
 """Bytes of the columns of ``messages`` in a row group."""
 
@@ -204,108 +194,22 @@ def _write_rows(
     writers = [
         _RowWriter(task, target, typed, files_of(target.server, file_system), attempt, stack)
         for target, typed in wanted]
-    archive = archive_at(task.archive, file_system)
     piece = -1
-    for file in sorted(task.manifest.files, key=lambda one: (one.start, one.path)):
-        if file.start != piece:  # the rows of a piece of the log are in their order, and a row group of its own
+    for start, table in _row_groups(task, file_system, read):
+        if start != piece:  # the rows of a piece of the log are in their order, and a row group of its own
             for one in writers:
                 one.begin_piece()
-            piece = file.start
-        with opened_bytes(in_archive(archive, file), read) as (found, data):
-            _add_rows(task, found, data, writers, scratch)
+            piece = start
+        is_mixed = has_inner_batch(table)
+        for made in messages_in(table, task.broker, lambda topic: any(one.has(topic) for one in writers), scratch):
+            for one in writers:
+                one.add(made, is_mixed=is_mixed)
     for one in writers:
         files = one.finish()
         if one.typed is None:
             result.messages = files
         else:
             result.typed[one.typed.topic.topic] = files
-
-
-def _add_rows(
-    task: LakeTask, found: pq.ParquetFile, data: SeekableFile, writers: Sequence[_RowWriter], scratch: Scratch
-) -> None:
-    """Add the rows of an archived file to its tables."""
-    if task.messages is None:
-        for number in groups_with_topic(found, [one.topic.topic for one in task.typed]):
-            _add_decoded(task, found.read_row_group(number, columns=list(NEEDED), use_threads=False), found, number,
-                         writers, scratch)
-        return
-    run: list[_Copied] = []
-    for number in range(found.num_row_groups):
-        table = found.read_row_group(number, columns=list(_BESIDE_BODY), use_threads=False)
-        one = None if task.typed else _copied_group(task, table, found, data, number, writers[0], scratch)
-        if run and (one is None or one.day != run[0].day or sum(part.size for part in run) >= 2 * _GROUP_BYTES):
-            _end_run(task, run, found, writers, scratch)
-            run = []
-        if one is None:
-            _add_decoded(task, table, found, number, writers, scratch)
-        else:
-            run.append(one)
-    _end_run(task, run, found, writers, scratch)
-
-
-@dataclass(frozen=True, slots=True)
-class _Copied:
-    """A row group of the archive whose bodies ``messages`` can have as they are."""
-
-    number: int
-    table: pa.Table
-    """Its columns in the archive without bodies."""
-    rows: pa.Table
-    """Its rows of ``messages``, with null for bodies."""
-    bodies: CopiedPages
-    day: int | None
-
-    @property
-    def size(self) -> int:
-        """Bytes of the columns, about."""
-        return int(self.rows.nbytes) + self.bodies.uncompressed
-
-
-def _copied_group(
-    task: LakeTask, table: pa.Table, found: pq.ParquetFile, data: SeekableFile, number: int, writer: _RowWriter,
-    scratch: Scratch,
-) -> _Copied | None:
-    """Return a row group if each of its rows is a row of ``messages`` of one day with the same bytes as its body."""
-    flags = table["sysFlag"]
-    if flags.null_count or (flags.to_numpy() & (SysFlag.COMPRESSED | INNER_BATCH_BITS)).any():
-        return None
-    with_null = table.append_column(BODY, pa.nulls(len(table), pa.binary()))
-    made = list(messages_in(with_null, task.broker, writer.has, scratch))
-    if len(made) != 1 or len(made[0]) != len(table):
-        return None
-    days = writer.kept_days(made[0])
-    if len(days) != 1 or len(next(iter(days.values()))) != len(table):
-        return None
-    pages = pages_of(found, data, number, BODY)
-    return None if pages is None else _Copied(number, table, made[0], pages, next(iter(days)))
-
-
-def _end_run(
-    task: LakeTask, run: Sequence[_Copied], found: pq.ParquetFile, writers: Sequence[_RowWriter], scratch: Scratch
-) -> None:
-    """Write consecutive row groups of a file as one with the bodies as they are, unless it would be a small one."""
-    if sum(one.size for one in run) >= _GROUP_BYTES // 2:
-        writers[0].copy(run[0].day, pa.concat_tables([one.rows for one in run]), [one.bodies for one in run])
-        return
-    for one in run:
-        _add_decoded(task, one.table, found, one.number, writers, scratch)
-
-
-def _add_decoded(
-    task: LakeTask, table: pa.Table, found: pq.ParquetFile, number: int, writers: Sequence[_RowWriter],
-    scratch: Scratch,
-) -> None:
-    """Add the rows of a row group with their bodies."""
-    is_mixed = has_inner_batch(table)
-    if is_mixed:
-        table = found.read_row_group(number, columns=list(NEEDED_OF_BATCHES), use_threads=False)
-    elif BODY not in table.column_names:
-        bodies = found.read_row_group(number, columns=[BODY], use_threads=False)
-        table = table.append_column(BODY, bodies[BODY])
-    for made in messages_in(table, task.broker, lambda topic: any(one.has(topic) for one in writers), scratch):
-        for one in writers:
-            one.add(made, is_mixed=is_mixed)
 
 
 class _RowWriter:
@@ -358,16 +262,6 @@ class _RowWriter:
             if sum(one.nbytes for one in waiting) >= 2 * _GROUP_BYTES:
                 self._flush(day)
 
-    def kept_days(self, made: pa.Table) -> dict[int | None, pa.Table]:
-        """Return the rows of ``messages`` that the table gets, by their day."""
-        return days_of(self._without_forgotten(made), FORMS[self._kind].time)
-
-    def copy(self, day: int | None, rows: pa.Table, bodies: Sequence[CopiedPages]) -> None:
-        """Write rows of a day, in their order, as a row group with copied bodies."""
-        if day in self._waiting:
-            self._flush(day)
-        self._file_of(day).write_copied(rows, bodies)
-
     def _own_rows(self, made: pa.Table) -> pa.Table:
         if all(self.has(one.topic.topic) for one in self._task.typed):
             return made  # the typed tables have brought no topic that this one does not have
@@ -395,12 +289,23 @@ class _RowWriter:
         if day in self._mixed:
             self._mixed.remove(day)
             table = table.sort_by([(name, "ascending") for name in FORMS[self._kind].order])
-        self._file_of(day).write(table)
-
-    def _file_of(self, day: int | None) -> DataFile:
         if day not in self._files:
             text = "none" if day is None else str(np.datetime64(day, "D"))
             path = f"{self._target.directory}/{file_name(self._task.manifest.segment, text, self._attempt)}"
             self._files[day] = DataFile(
                 self._place, path, self._schema, file_options(self._kind, self._schema, ROW_GROUP), self._stack)
-        return self._files[day]
+        self._files[day].write(table)
+
+
+def _row_groups(task: LakeTask, file_system: FileSystem, scratch: Scratch) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the row groups of an archived segment, each compared with its checksum, and the start of their piece."""
+    files: Sequence[ArchivedFile] = sorted(task.manifest.files, key=lambda one: (one.start, one.path))
+    archive = archive_at(task.archive, file_system)
+    for file in files:
+        with opened(in_archive(archive, file), scratch) as found:
+            for number in range(found.num_row_groups) if task.messages is not None else groups_with_topic(
+                    found, [one.topic.topic for one in task.typed]):
+                table = found.read_row_group(number, columns=list(NEEDED), use_threads=False)
+                if has_inner_batch(table):
+                    table = found.read_row_group(number, columns=list(NEEDED_OF_BATCHES), use_threads=False)
+                yield file.start, table
