@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import commands
 import pytest
 from certificates import Ca
 from patience import until
@@ -19,8 +20,7 @@ from tailrace.model import Message
 pytestmark = pytest.mark.integration
 
 PORTS = ("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0")
-COMMAND = (sys.executable, "-m", "tailrace.cli")
-SERVE = (*COMMAND, "serve")
+SERVE = (sys.executable, "-m", "tailrace.cli", "serve")
 
 
 def modes(*places):
@@ -36,7 +36,7 @@ def modes(*places):
 
 
 def run(umask, *command, **options):
-    done = subprocess.run([*COMMAND, *map(str, command)], umask=umask, capture_output=True, text=True, **options)
+    done = commands.run(*command, umask=umask, **options)
     assert done.returncode == 0, done.stderr
     return done
 

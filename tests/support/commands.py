@@ -1,9 +1,9 @@
 """Commands of ``tailrace``, each in a process of its own, without half a second of imports for each.
 
-The first command starts one more process, which imports what commands use. For each command it makes a copy of itself
-(a fork) with the words, variables, folder and standard streams of that command, which runs ``python -m tailrace.cli``
-from its first line. An import that a command lacks is not noticed that way: tests/unit/cli/test_start.py, and the tests
-that run pages of the documents, start commands as users do.
+The first command starts one more process, which imports what commands use and makes their parsers. For each command it
+makes a copy of itself (a fork) with the words, variables, folder and standard streams of that command, which runs
+``python -m tailrace.cli`` from its first line. An import that a command lacks is not noticed that way:
+tests/unit/cli/test_start.py, and the tests that run pages of the documents, start commands as users do.
 """
 
 import atexit
@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 
+import typer.main
+
 IMPORTED = (
     "tailrace.cli.app", "tailrace.cli.messages", "tailrace.cli.serve", "tailrace.cli.store_admin", "tailrace.client",
     "tailrace.doctor.retention", "tailrace.doctor.verify", "tailrace.node.message_store")
@@ -29,11 +31,15 @@ ORDER_MAX = 200_000
 class Running:
     """A command that runs, with the methods of `subprocess.Popen` that tests need."""
 
-    def __init__(self, words, files, *, env=None, cwd=None):
-        """``files`` are the descriptors of its standard streams. ``env`` has variables beside those of this process."""
+    def __init__(self, words, files, *, env=None, cwd=None, umask=None):
+        """``files`` are the descriptors of its standard streams.
+
+        ``env`` has variables beside those of this process; one that is None is not there.
+        """
         self.args, self.returncode, self.stdout = ["tailrace", *map(str, words)], None, None
         self._said, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        order = {"words": self.args[1:], "env": {**os.environ, **(env or {})}, "cwd": str(cwd or os.getcwd())}
+        variables = {name: value for name, value in {**os.environ, **(env or {})}.items() if value is not None}
+        order = {"words": self.args[1:], "env": variables, "cwd": str(cwd or os.getcwd()), "umask": umask}
         with theirs:
             socket.send_fds(_forks(), [json.dumps(order).encode()], [*files, theirs.fileno()])
         self.pid = int(self._said.recv(100))
@@ -83,7 +89,7 @@ def start(*words, stderr, env=None):
     return made
 
 
-def run(*words, env=None, cwd=None, stdin=subprocess.DEVNULL, timeout=60):
+def run(*words, env=None, cwd=None, umask=None, stdin=subprocess.DEVNULL, timeout=60):
     """Run a command to its end, as `subprocess.run` with ``capture_output`` and ``text``.
 
     ``env`` has variables beside those of this process. Raises TimeoutExpired after ``timeout`` seconds.
@@ -92,7 +98,7 @@ def run(*words, env=None, cwd=None, stdin=subprocess.DEVNULL, timeout=60):
         if stdin == subprocess.DEVNULL:
             stdin = stack.enter_context(open(os.devnull)).fileno()
         out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
-        running = Running(words, [stdin, out.fileno(), err.fileno()], env=env, cwd=cwd)
+        running = Running(words, [stdin, out.fileno(), err.fileno()], env=env, cwd=cwd, umask=umask)
         try:
             code = running.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -158,12 +164,16 @@ def _serve(descriptor):
     del sys.path[0]  # the folder of this file
     for name in IMPORTED:
         importlib.import_module(name)
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    typer.main.get_command(sys.modules["tailrace.cli.app"].app)
     gc.freeze()
     order = _next_order(socket.socket(fileno=descriptor))
     if order is not None:
         os.environ.clear()
         os.environ.update(order["env"])
         os.chdir(order["cwd"])
+        if order["umask"] is not None:
+            os.umask(order["umask"])
         sys.path.insert(0, order["cwd"])
         sys.argv = ["tailrace", *order["words"]]
         runpy.run_module("tailrace.cli", run_name="__main__", alter_sys=True)

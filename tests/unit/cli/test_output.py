@@ -13,6 +13,7 @@ import sys
 import termios
 from fcntl import ioctl
 
+import commands
 import pytest
 
 from tailrace.cli.log_output import JsonFormatter
@@ -49,10 +50,9 @@ def on_terminal(*arguments, columns=80, environment=()):
     """Run a command with a pseudo-terminal as stdout and stderr; return its exit code and text."""
     leader, follower = pty.openpty()
     ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen(
-        [*RUN, *map(str, arguments)], stdin=follower, stdout=follower, stderr=follower,
-        env={k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}} | {"TERM": "xterm"}
-        | dict(environment))
+    process = commands.Running(
+        arguments, [follower] * 3, env={**dict.fromkeys(("COLUMNS", "LINES", "NO_COLOR")), "TERM": "xterm"} | dict(
+            environment))
     os.close(follower)
     text = b""
     while True:
@@ -68,6 +68,10 @@ def on_terminal(*arguments, columns=80, environment=()):
 
 
 def piped(*arguments, **environment):
+    """Run a command whose standard streams are not a terminal."""
+    if not environment:  # others may be read when Python or a module starts
+        done = commands.run(*arguments)
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.encode(), done.stderr.encode())
     return subprocess.run(
         [*RUN, *map(str, arguments)], capture_output=True, timeout=60, check=False,
         env=os.environ | environment)

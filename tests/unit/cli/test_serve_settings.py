@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import socket
-import subprocess
-import sys
 
+import commands
 import pytest
 
 from tailrace.cli.serve_settings import places_of, set_by_hand, take_settings
@@ -54,10 +53,7 @@ def test_a_slave_has_no_name_server_of_its_own():
 
 def serve(tmp_path, text, *options):
     (tmp_path / "broker.conf").write_text(text)
-    return subprocess.run(
-        [sys.executable, "-m", "tailrace.cli", "serve", tmp_path / "new", "--config",
-         tmp_path / "broker.conf", *options],
-        capture_output=True, text=True, timeout=60, check=False)
+    return commands.run("serve", tmp_path / "new", "--config", tmp_path / "broker.conf", *options)
 
 
 def test_a_promise_that_is_not_kept_stops_serve_with_one_line(tmp_path):
