@@ -1,5 +1,6 @@
 """For all tests."""
 
+import functools
 import gc
 import logging
 import os
@@ -7,6 +8,7 @@ import signal
 import time
 
 import pytest
+import typer.main
 from caught import nothing_is_caught_silently  # noqa: F401 - a fixture for all tests
 from file_scheduling import Scheduling, collects, has_parts
 from hypothesis import settings
@@ -14,6 +16,9 @@ from hypothesis import settings
 # An example has no time limit: the first one of a run imports modules, and the machine may be busy.
 settings.register_profile("tailrace", deadline=None)
 settings.load_profile("tailrace")
+
+# Otherwise each call of the command line makes all commands again, which takes longer than most commands take.
+typer.main.get_command = functools.cache(typer.main.get_command)
 
 # A JVM lives for seconds here: the second compiler and the threads of G1 cost more than they save.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
