@@ -7,14 +7,16 @@ from typer.testing import CliRunner
 
 from tailrace.cli.app import app
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]  # tests/integration has the ones without Spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[
+    kind if kind == "torn" else pytest.param(kind, marks=pytest.mark.long) for kind in KINDS])
 def store(request, tmp_path_factory):
     return KINDS[request.param](tmp_path_factory.mktemp("looking") / "store")
 
 
+@pytest.mark.long  # tests/integration/test_reading_commands.py has the commands that need no Spark
 def test_no_byte_name_or_time_of_the_directory_changes(spark, store, tmp_path):
     names = {"STORE": str(store), **(OF_JAVA if (store / "consumequeue" / OF_JAVA["orders"]).exists() else {})}
     before = snapshot(store)

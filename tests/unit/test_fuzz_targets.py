@@ -39,11 +39,12 @@ def inputs_of(tool, target, step):
             *tool.lines_of(FUZZ / "faults" / f"{target}.txt")]
 
 
-@pytest.mark.parametrize("step", [pytest.param(5, id="some"), pytest.param(1, id="all", marks=pytest.mark.long)])
-@pytest.mark.parametrize("target", fuzz_targets.TARGETS)
+@pytest.mark.parametrize(("target", "step"), [
+    *(pytest.param(target, 5 if target in COSTLY else 1, id=target) for target in fuzz_targets.TARGETS),
+    *(pytest.param(target, 1, id=f"{target}, all", marks=pytest.mark.long) for target in sorted(COSTLY))])
 def test_no_input_that_was_kept_finds_a_fault(tool, target, step):
     run = fuzz_targets.TARGETS[target]
-    inputs = inputs_of(tool, target, 1 if target not in COSTLY else step)
+    inputs = inputs_of(tool, target, step)
     assert len(inputs) >= 2
     run(inputs[0])  # what is loaded and made once
     tracemalloc.start()
