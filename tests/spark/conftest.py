@@ -1,9 +1,12 @@
 """One session for all tests of this folder."""
 
 import importlib.util
+import os
 import pathlib
 
 import pytest
+
+SUPPORT = pathlib.Path(__file__).parents[1] / "support"
 
 
 def skip_without_spark():
@@ -20,7 +23,10 @@ def spark():
     skip_without_spark()
     from tailrace.spark.session import local_session
 
-    session = local_session(conf={"spark.sql.shuffle.partitions": "2"})
+    with pytest.MonkeyPatch.context() as patch:  # for the JVM that starts here
+        patch.setenv("PYTHONPATH", str(SUPPORT), prepend=os.pathsep)
+        session = local_session(
+            conf={"spark.sql.shuffle.partitions": "2", "spark.python.daemon.module": "warm_daemon"})
     yield session
     session.stop()
 
