@@ -5,13 +5,18 @@ import gc
 import logging
 import os
 import signal
+import subprocess
 import time
+import types
 
+import commands
 import pytest
 import typer.main
 from caught import nothing_is_caught_silently  # noqa: F401 - a fixture for all tests
 from file_scheduling import Scheduling, collects, has_parts
 from hypothesis import settings
+
+import tailrace.pytest_plugin
 
 # An example has no time limit: the first one of a run imports modules, and the machine may be busy.
 settings.register_profile("tailrace", deadline=None)
@@ -19,6 +24,9 @@ settings.load_profile("tailrace")
 
 # Otherwise each call of the command line makes all commands again, which takes longer than most commands take.
 typer.main.get_command = functools.cache(typer.main.get_command)
+
+# Servers of its fixtures are copies of one process, too. Its own tests start it in another pytest, without this.
+tailrace.pytest_plugin.subprocess = types.SimpleNamespace(Popen=commands.popen, PIPE=subprocess.PIPE)
 
 # A JVM lives for seconds here: the second compiler and the threads of G1 cost more than they save.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

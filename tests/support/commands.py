@@ -8,6 +8,7 @@ tests/unit/cli/test_start.py, and the tests that run pages of the documents, sta
 
 import atexit
 import contextlib
+import faulthandler
 import functools
 import gc
 import importlib
@@ -87,6 +88,13 @@ def start(*words, stderr, env=None):
         made = Running(words, [nothing.fileno(), output.fileno(), stderr.fileno()], env=env)
     made.stdout = open(ours)  # noqa: SIM115 - closed with the command
     return made
+
+
+def popen(words, *, stdout, stderr, text):
+    """Start a server as `tailrace.pytest_plugin` does by `subprocess.Popen`."""
+    python = [sys.executable, "-X", "faulthandler", "-m", "tailrace.cli"]
+    assert (words[:len(python)], stdout, text) == (python, subprocess.PIPE, True)
+    return start(*words[len(python):], stderr=stderr, env={"PYTHONFAULTHANDLER": "1"})
 
 
 def run(*words, env=None, cwd=None, umask=None, stdin=subprocess.DEVNULL, timeout=60):
@@ -171,6 +179,8 @@ def _serve(descriptor):
     if order is not None:
         os.environ.clear()
         os.environ.update(order["env"])
+        if "PYTHONFAULTHANDLER" in order["env"]:
+            faulthandler.enable()
         os.chdir(order["cwd"])
         if order["umask"] is not None:
             os.umask(order["umask"])
