@@ -60,20 +60,22 @@ class Scheduling(LoadFileScheduling):
                 session.testscollected = len(self.collection)  # for the percentage of tests that have run
             for nodeid in self.collection:
                 self.workqueue.setdefault(self._split_scope(nodeid), {})[nodeid] = False
-        for _ in range(2):  # a worker runs a test when it knows the next one
-            for node in self.nodes:
-                self._reschedule(node)
+        for node in self.nodes:
+            self._reschedule(node)
 
     def _reschedule(self, node) -> None:
-        if node.shutting_down or self._pending_of(self.assigned_work[node]) > 2:
-            return
-        scope = self._next_of(node)
-        if scope is None:
-            node.shutdown()
-            return
-        unit = self.workqueue.pop(scope)
-        self.assigned_work[node][scope] = unit
-        node.send_runtest_some([self._places[node][nodeid] for nodeid, done in unit.items() if not done])
+        """Give a worker files until it has some tests, because it runs a test only when it knows the next one.
+
+        After a worker has died the queue also has its files whose tests have all run.
+        """
+        while not node.shutting_down and self._pending_of(self.assigned_work[node]) <= 2:
+            scope = self._next_of(node)
+            if scope is None:
+                node.shutdown()
+                return
+            unit = self.workqueue.pop(scope)
+            self.assigned_work[node][scope] = unit
+            node.send_runtest_some([self._places[node][nodeid] for nodeid, done in unit.items() if not done])
 
     def _next_of(self, node) -> str | None:
         """Return the file that a worker takes next."""

@@ -87,8 +87,8 @@ def test_a_worker_takes_its_own_files_first_and_then_the_longest_of_the_rest(sch
 
 def test_a_worker_that_replaces_one_that_has_died_runs_the_rest_of_its_files(scheduling):
     first, second = begun(scheduling, FILES[0], FILES[1])
-    assert first.run(scheduling, 1) == [SHARED[0]]
-    assert scheduling.remove_node(first) == SHARED[1]
+    assert first.run(scheduling, 4) == [*of_file(SPARK), of_file(FILES[0])[0]]
+    assert scheduling.remove_node(first) == of_file(FILES[0])[1]
     second.run(scheduling)
     assert second.shutting_down
     assert not scheduling.tests_finished
@@ -96,5 +96,5 @@ def test_a_worker_that_replaces_one_that_has_died_runs_the_rest_of_its_files(sch
     scheduling.add_node(third)
     scheduling.add_node_collection(third, third.tests)
     scheduling.schedule()
-    assert third.run(scheduling)[-3:] == of_file(FILES[0])
+    assert third.run(scheduling) == of_file(FILES[0])[1:]
     assert scheduling.tests_finished
