@@ -4,6 +4,7 @@ import errno
 from dataclasses import replace
 
 import pytest
+from long_runs import LONG
 from timer_world import CONFIG, World
 
 from tailrace.env.entropy import SeededEntropy
@@ -209,7 +210,7 @@ def test_a_message_of_a_level_that_is_read_late_after_an_open_is_searched_for_al
     world = World()
     first, result = world.send("L", DELAY=1)
     world.store.flush_commit_log.flush()
-    world.run(2000, step=10, flush_every=1 << 40)
+    world.run(2000, step=7 if LONG else 10, flush_every=1 << 40)
     assert len(world.delivered("L")) == 1
     world.files = world.files.killed()
     world.files.remove("/store/config/delayOffset.json") if world.files.exists(

@@ -6,6 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from long_runs import LONG
 from timer_world import CONFIG, ROOT, START, World
 
 from tailrace import kernels
@@ -41,7 +42,7 @@ def loaded(count=60, flush=True):
     world = World()
     for number in range(count):
         world.send(TIMER_DELAY_MS=300 * number + 150)
-    world.run(4_321, step=10, flush_every=1000 if flush else 10**9)
+    world.run(4_321, step=7 if LONG else 10, flush_every=1000 if flush else 10**9)
     return world
 
 
@@ -167,7 +168,7 @@ def test_the_log_is_cut_at_a_bad_unit_and_what_follows_is_enqueued_again():
 
 @pytest.mark.parametrize("keep", [0, 30, 70, 100])
 def test_a_power_loss_loses_nothing_that_was_flushed(keep):
-    for seed in range(1 if keep in {0, 100} else 3):  # nothing or all: chance decides nothing
+    for seed in range(6 if LONG else 1 if keep in {0, 100} else 3):  # nothing or all: chance decides nothing
         world = loaded()
         world.flush()
         sure = dict(world.due)

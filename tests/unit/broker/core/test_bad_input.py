@@ -10,6 +10,7 @@ import random
 import msgspec
 import pytest
 from broker_kit import admin_of, wired
+from long_runs import LONG
 
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.messages.query import QueryProcessor
@@ -128,7 +129,7 @@ def test_whatever_is_asked_the_broker_goes_on_and_its_files_stay_readable(tmp_pa
             broker, names = controller.servers
             channel = kit.FakeChannel()
             channel.request = None
-            for request in itertools.islice(requests(kit, seed), 1000):
+            for request in itertools.islice(requests(kit, seed), 2500 if LONG else 1000):
                 serve(broker, channel, request)
                 serve(names, channel, request)
                 await asyncio.sleep(0)

@@ -21,6 +21,7 @@ from lane_world import (
     send,
     served,
 )
+from long_runs import LONG
 
 from tailrace import kernels
 from tailrace.broker.messages import proven
@@ -101,7 +102,7 @@ def test_a_pull_with_an_empty_subscription_of_its_own_proves_nothing(tmp_path):
 
 def test_mutated_frames_are_served_as_ever(tmp_path):
     plain = [pull({"queueOffset": str(n), "queueId": str(n % 3)}, binary=n % 2 == 0) for n in range(60)]
-    frames = mutated(pull_borders() + 10 * plain, 1200, 7)
+    frames = mutated(pull_borders() + 10 * plain, 3000 if LONG else 1200, 7)
     outcome, found = differences(tmp_path, [*filled(), *frames, *joined(frames[:50] + 10 * plain, 100, 2)])
     assert not found, "\n".join(found[:5])
     assert outcome.in_lane > 300
@@ -117,7 +118,7 @@ pulls = st.builds(pull, fields, binary=st.booleans(), code=st.sampled_from([11, 
                   opaque=st.integers(0, (1 << 31) - 1))
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25 if LONG else 10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(pulls | st.builds(send), min_size=1, max_size=8).map(b"".join), min_size=1, max_size=12))
 def test_any_pulls_are_served_as_ever(tmp_path_factory, chunks):
     _, found = differences(tmp_path_factory.mktemp("any"), [*filled(60), *chunks])

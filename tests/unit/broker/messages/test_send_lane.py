@@ -25,6 +25,7 @@ from lane_world import (
     send,
     served,
 )
+from long_runs import LONG
 
 from tailrace import kernels
 from tailrace.config import FlushDiskType
@@ -105,7 +106,7 @@ def test_frames_at_the_borders_of_plain_are_served_as_ever(tmp_path, store_confi
 
 
 def test_mutated_frames_are_served_as_ever(tmp_path):
-    frames = mutated(borders(), 1200, 7)
+    frames = mutated(borders(), 3000 if LONG else 1200, 7)
     outcome, found = differences(tmp_path, [send(), *frames, *joined(frames, 100, 2)])
     assert not found, "\n".join(found[:5])
     assert outcome.in_lane > 100
@@ -127,7 +128,7 @@ sends = st.builds(send, fields, code=st.sampled_from([10, 310]), body=st.binary(
     batch, bodies, fields, code=st.sampled_from([310, 320]), **how)
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25 if LONG else 10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(sends, min_size=1, max_size=8).map(b"".join), min_size=1, max_size=12))
 def test_any_sends_are_served_as_ever(tmp_path_factory, chunks):
     _, found = differences(tmp_path_factory.mktemp("any"), [send(), *chunks])

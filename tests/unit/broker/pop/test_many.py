@@ -5,11 +5,12 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
+from long_runs import LONG
 
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.node.topic_config import TopicConfig
 
-COUNT = 10_000
+COUNT = 30_000 if LONG else 10_000
 QUEUES = 500
 
 
