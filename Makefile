@@ -138,8 +138,10 @@ fmt: $(VENV)/.installed  ## Mend what the linter can mend, layout included
 golden: $(VENV)/.installed  ## Rewrite tests/golden: every format, byte for byte
 	$(PY) tools/golden.py
 
+SMALLER = $(shell grep -rlE 'from long_runs import' tests/unit)
+
 crash: $(VENV)/.installed  ## All cases of the crash tests, the long crash sweep, faults and kills; SEED=n replays one
-	TAILRACE_LONG=1 SEED=$(SEED) $(PY) -m pytest -q -n 3 --dist loadfile tests/crash
+	TAILRACE_LONG=1 SEED=$(SEED) $(PY) -m pytest -q -n 3 --dist loadfile tests/crash $(SMALLER)
 	SEED=$(SEED) $(PY) tools/crash_sweep.py
 	SEED=$(SEED) $(PY) tools/fault_matrix.py
 	SEED=$(SEED) $(PY) tools/kill_loop.py
