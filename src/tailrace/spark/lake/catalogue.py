@@ -102,8 +102,8 @@ FORGOTTEN: Final = "tailrace.forgotten"
 _ERRORS: Final = tuple(
     kind for _, kind in inspect.getmembers(exceptions, inspect.isclass) if issubclass(kind, Exception))
 _DAMAGE: Final = (
-    ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, TypeError, struct.error,
-    zlib.error)
+    ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, MemoryError, SystemError, TypeError,
+    struct.error, zlib.error)
 """What PyIceberg raises for files of metadata with changed bits, besides ValueError: they have no checksums."""
 _CLIENTS: Final = (
     ("thrift.Thrift", "TException"), ("botocore.exceptions", "BotoCoreError"), ("botocore.exceptions", "ClientError"))

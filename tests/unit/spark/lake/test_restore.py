@@ -35,11 +35,12 @@ from lake_tables import (
     raw_of,
     restored,
 )
+from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
 
 from tailrace.spark.archive.origin import Origin
 from tailrace.spark.lake import places
-from tailrace.spark.lake.catalogue import Namespace
+from tailrace.spark.lake.catalogue import Namespace, catalogue_errors
 from tailrace.spark.lake.conditions import Condition
 from tailrace.spark.lake.forget import forget
 from tailrace.spark.lake.restore import restore_table
@@ -302,6 +303,11 @@ def test_a_changed_bit_of_a_file_is_an_error_or_changes_nothing(with_notes, tmp_
             shutil.rmtree(place, ignore_errors=True)
             pathlib.Path(name).write_bytes(sound[name])
     assert refused > 4
+
+
+def test_a_length_below_zero_in_metadata_is_an_error():
+    with pytest.raises(StoreError, match="the files of a table: SystemError"), catalogue_errors("the files of a table"):
+        new_decoder(b"\x03").read_bytes()  # compiled, and its allocation complains
 
 
 def test_brokers_are_chosen_by_name(tmp_path):
