@@ -37,7 +37,7 @@ class Life:
         self.ip = ip
         self.alive = True
         self.slow_s = 0.0
-        """Longest time that what needs its disk waits, s."""
+        """Longest delay of the work that needs its disk, s."""
         self.tasks = {}
         self.context = contextvars.Context()
         self.context.run(LIFE.set, self)

@@ -1,7 +1,7 @@
 """What happens to the disks of a `World`.
 
 Files of the log are deleted on one side and not on the other. A disk is full for a while: nothing that is there can
-grow, and the store deletes files before their time. A slow disk takes up to two seconds for a write or a sync.
+grow, and the store deletes files before their time. A disk is slow: the work that needs it is delayed by up to two seconds.
 A disk returns errors for some reads, also while its broker starts. The log of a slave is lost, and its queues are not.
 """
 
@@ -37,7 +37,7 @@ class Disks:
     """The actions, and what must hold for where logs begin."""
 
     def draw_disks(self, expires, fills, fails, loses):
-        """Choose what the disks of this run do; without an argument the seed says it."""
+        """Choose what the disks of this run do; the seed chooses what is None."""
         rng = random.Random(f"{self.seed} disks")
         self.disk_rng = random.Random(f"{self.seed} what disks do")
         self.expires = rng.random() < 0.4 if expires is None else expires

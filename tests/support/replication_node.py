@@ -124,7 +124,7 @@ class Node:
         files.before_read = before_read if share else None
 
     def slow_down(self, slow_s):
-        """Have its disk take up to ``slow_s`` for each write or sync."""
+        """Delay the work that needs its disk by up to ``slow_s``."""
         self.slow_s = slow_s
         if self.life is not None:
             self.life.slow_s = slow_s

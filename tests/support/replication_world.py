@@ -108,7 +108,7 @@ class World(Clients, PassingTopic, Disks, Checks):
 
     def failed(self, where, name, error):
         """Take the error of a step of a service or of a protocol."""
-        if not isinstance(error, SimulatedCrash) and not is_of_disk(error):  # the step is taken again
+        if not isinstance(error, SimulatedCrash) and not is_of_disk(error):  # the step is repeated
             self.wrong.append(f"{where}: {name} raises {error!r}")
 
     def _in_loop(self, _loop, context):

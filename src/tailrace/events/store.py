@@ -236,8 +236,8 @@ QUEUE_FILES_ARE_REMOVED: Final = event(
     "They cannot be used.", do="Nothing.")
 THE_LOG_IS_EMPTY: Final = event(
     "warning", "the log is empty, its messages are gone", "topic queue_id max",
-    "Its files are missing. A slave removes the queue; else it continues at `max`.",
-    do="Stop the server and put them back.")
+    "The queue continues at `max`; a slave's is removed.",
+    do="Stop the server and put them back if you have them.")
 THE_RECORD_BEFORE_THE_END_IS_TORN: Final = event(
     "warning", "the record before the end is torn", "phy_offset",
     "A power loss left zeros in it. The log ends before it.", do="Nothing.")
