@@ -21,10 +21,10 @@ _KEPT_MAX: Final = 1_000
 
 @final
 class TimerPositions:
-    """The checkpoints that were written, with the end of the log after each. Used on the event loop."""
+    """The checkpoints for slaves, with the end of the log after each. Used on the event loop."""
 
     def __init__(self, written: Callable[[], TimerCheckpointFields | None], end: Callable[[], int]) -> None:
-        """``written`` returns the checkpoint on the disk, None without one; ``end`` the end of the log."""
+        """``written`` returns the checkpoint for slaves, None without one; ``end`` the end of the log."""
         self._written, self._end = written, end
         self._kept: list[tuple[int, TimerCheckpointFields]] = []
         self._last: TimerCheckpointFields | None = None
@@ -32,7 +32,7 @@ class TimerPositions:
     def note(self) -> None:
         """Keep the checkpoint on the disk if it is a new one."""
         fields = self._written()
-        if fields is None or fields is self._last:
+        if fields is None or fields == self._last:
             return
         self._last = fields
         if len(self._kept) >= _KEPT_MAX:

@@ -244,6 +244,23 @@ class TimerMessageStore:
             late = [due for slot, due in self.state.late.items() if slot >= read_ms]
             return self.queue_offset, min(read_ms, *late) if late else read_ms
 
+    def checkpoint_for_slaves(self) -> TimerCheckpointFields | None:
+        """Return the checkpoint on the disk, with a read time before which everything that was due is delivered.
+
+        A timer that came late waits in a later slot here (T2). A slave has it in its own slot, which it does not read
+        again if the read time is later. Return None without a checkpoint, while that time is not known after a start,
+        and while a step runs, because the caller must not wait.
+        """
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            fields, delivered_until = self.checkpoint.fields, self.progress()[1]
+        finally:
+            self._lock.release()
+        if fields is None or not delivered_until:
+            return None
+        return fields._replace(last_read_time_ms=min(fields.last_read_time_ms, delivered_until))
+
     def live_units(self, begin_ms: int) -> Iterator[Units]:
         """Yield the units of the timer log that are in the list of a slot at ``begin_ms`` or later, in order."""
         for pos, units in self.timer_log.scan():

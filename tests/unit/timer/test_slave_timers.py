@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from read_there import read_there
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -85,3 +87,47 @@ def test_a_timer_that_only_the_slave_has_is_delivered_after_a_kill_and_a_promoti
     with opened(files.killed(), clock) as promoted:
         run(promoted, clock, 5)
         assert delivered(promoted) == [b"x"]
+
+
+def test_a_checkpoint_for_slaves_is_not_after_a_timer_that_came_late_and_is_not_delivered():
+    """A slave of RocketMQ has it in its own slot, and reads no slot before the time of the checkpoint."""
+    clock = SimClock()
+    with opened(CrashFileSystem(), clock) as master:
+        timers = master.timer_services.messages
+        run(master, clock, 5)
+        due_ms = clock.now_ms() + 2000
+        master.put(Message(topic="T", body=b"late", deliver_at=due_ms), queue_id=0)
+        master.wait_dispatched()
+        clock.advance(10_000)
+        while timers.dequeue_step():
+            pass
+        assert timers.enqueue_step() is False
+        timers.flush_step()
+        assert timers.checkpoint.fields.last_read_time_ms > due_ms
+        assert timers.checkpoint_for_slaves() == timers.checkpoint.fields._replace(
+            last_read_time_ms=timers.checkpoint_for_slaves().last_read_time_ms)
+        assert timers.checkpoint_for_slaves().last_read_time_ms <= due_ms
+        run(master, clock, 3)
+        assert delivered(master) == [b"late"]
+        timers.flush_step()
+        assert timers.checkpoint_for_slaves() == timers.checkpoint.fields
+
+
+def test_a_checkpoint_for_slaves_waits_for_no_step_and_is_not_given_before_the_start_is_over():
+    clock, files = SimClock(), CrashFileSystem()
+    with opened(files, clock) as master:
+        assert master.timer_services.messages.checkpoint_for_slaves() is None
+        master.put(Message(topic="T", body=b"x", delay="2s"), queue_id=0)
+        run(master, clock, 5)
+    with opened(files, clock) as master:
+        timers = master.timer_services.messages
+        assert timers.checkpoint.fields is not None
+        assert timers.checkpoint_for_slaves() is None, "timers of the run before may be due at any time"
+        run(master, clock, 5)
+        assert timers.checkpoint_for_slaves() == timers.checkpoint.fields
+        found = []
+        with timers.standing_still():
+            thread = threading.Thread(target=lambda: found.append(timers.checkpoint_for_slaves()))
+            thread.start()
+            thread.join(10)
+        assert found == [None]

@@ -46,7 +46,7 @@ class ReplicationProcessor(RequestProcessor):
         self._store, self._config, self._addresses, self._slave = store, config, addresses, slave
         self._replicas, self._order = replicas, order
         self._timers = store.timer_services.messages
-        replicas.follow_timers(lambda: None if self._timers is None else self._timers.checkpoint.fields)
+        replicas.follow_timers(lambda: None if self._timers is None else self._timers.checkpoint_for_slaves())
 
     @serves(RequestCode.GET_TIMER_CHECK_POINT)
     def timer_checkpoint(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
