@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tailrace import events
 from tailrace.logs import get_logger
+from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore, NoteEnded
 from tailrace.store.lives import Ended, end_of_life, has_ended
 
@@ -19,26 +20,28 @@ def end_lives(store: DefaultMessageStore, ended: Mapping[str, Ended], note: Note
 
     A life is ended when the log has everything before its position. Queues that have only messages of an ended life
     are removed, in others these are hidden. ``note`` makes the end durable; raises what it raises, OSError or
-    FatalStorageError.
+    FatalStorageError, and has ended no life if ``note`` or a read before it has failed.
     """
     with store.flush_consume_queue.paused(), store.reput.paused():
         end, lives = store.commit_log.max_offset, store.lives
         new = {topic: one for topic, one in ended.items() if lives.deleted_up_to(topic) < one.position <= end}
         if not new:
             return set()
-        store.sync_log()  # the log before the position must never be cut
-        store.progress.forget()
-        store.flush_consume_queue.forget()
-        note(new)
-        lives.end(new)
-        gone = set()
-        for key, queue in list(store.queues.table.items()):
+        gone, hidden = set(), list[tuple[ConsumeQueue, int]]()
+        for key, queue in list(store.queues.table.items()):  # before the note: what is noted is not done again
             if (one := new.get(key[0])) is None:
                 continue
             if has_ended(queue, one, key[1]):
                 gone.add(key)
             else:
-                queue.logical_min_offset = end_of_life(queue, one)
+                hidden.append((queue, end_of_life(queue, one)))
+        store.sync_log()  # the log before the position must never be cut
+        store.progress.forget()
+        store.flush_consume_queue.forget()
+        note(new)
+        lives.end(new)
+        for queue, low in hidden:
+            queue.logical_min_offset = low
         store.compaction.delete(gone)
         store.queues.delete(gone)
     return set(new)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 from read_there import read_there
 
@@ -9,7 +11,8 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import BrokerRole
 from tailrace.errors import DispatchWaitsError
 from tailrace.node.store_opening import StoreParts
-from tailrace.store.slave_lives import begin_queue_again
+from tailrace.store.lives import Ended
+from tailrace.store.slave_lives import begin_queue_again, end_lives
 from tailrace.testing import CrashFileSystem, SimClock
 
 SIZES = {
@@ -114,6 +117,33 @@ def test_a_queue_that_begins_again_at_0_has_only_the_new_messages(pair, in_one_s
     slave.wait_dispatched()
     assert seen(slave)[-1] == (many, b"last")
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("is_deleted_only", [True, False])
+def test_a_life_ends_when_its_queue_can_be_read_again(is_deleted_only):
+    """Nothing is noted before, because lives that are noted are not ended a second time."""
+    files, noted = CrashFileSystem(), []
+    with opened(CrashFileSystem()) as master, opened(files, broker_role=BrokerRole.SLAVE) as slave:
+        for number in range(5):
+            put(master, b"old %d" % number)
+        ended = {"t": Ended(master.max_phy_offset, {0: 20})}
+        if not is_deleted_only:
+            put(master, b"new")
+        copy(master, slave)
+        slave.wait_dispatched()
+
+        def fail(_number, name, path, *_):
+            if name == "pread" and "/consumequeue/" in path:
+                raise OSError(errno.EIO, "Input/output error", path)
+
+        files.before_read = fail
+        with pytest.raises(OSError, match="Input/output error"):
+            end_lives(slave.inner, ended, noted.append)
+        files.before_read = None
+        assert (noted, slave.inner.lives.deleted_up_to("t")) == ([], 0)
+        assert end_lives(slave.inner, ended, noted.append) == {"t"}
+        assert noted == [ended]
+        assert seen(slave) == ([] if is_deleted_only else [(5, b"new")])
 
 
 def test_a_dispatch_that_is_repeated_begins_nothing_again(pair):
