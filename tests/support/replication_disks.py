@@ -1,8 +1,8 @@
 """What happens to the disks of a `World`.
 
 Files of the log are deleted on one side and not on the other. A disk is full for a while: nothing that is there can
-grow, and the store deletes files before their time. A disk is slow: the work that needs it is delayed by up to two seconds.
-A disk returns errors for some reads, also while its broker starts. The log of a slave is lost, and its queues are not.
+grow, and the store deletes files before their time. A disk is slow: the work that needs it is delayed by up to 2 s. A
+disk returns errors for some reads, also while its broker starts. The log of a slave is lost, and its queues are not.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Disks:
     async def _fill(self):
         node = self.disk_rng.choice(self.nodes)
         node.fill(is_full=True)
-        node.expires = True  # a disk that is full may delete what has not expired
+        node.expires = True  # until its next start, because a pass that has begun goes on when there is room again
         self.counts["full disks"] += 1
         self.note(f"the disk of {node.name} is full")
 
@@ -104,9 +104,6 @@ class Disks:
             node.fail_reads(0.0)
             node.fill(is_full=False)
             node.slow_down(0.0)
-            if node.ready:
-                self.check_begin(node)
-                node.expires = False
 
     async def _expire(self):
         """Delete the oldest files of one node, as its age or a full disk would do."""
@@ -134,10 +131,10 @@ class Disks:
         return True
 
     def _free(self, node, wanted):
-        node.expires = True
+        expires, node.expires = node.expires, True
         found = node.store.retention.free_now(wanted)
         self.check_begin(node)
-        node.expires = node.is_full
+        node.expires = expires
         self.counts["deleted files"] += len(found.files)
         if found.files:
             self.note(f"{node.name} has deleted {len(found.files)} files, its log begins at {node.low}")
