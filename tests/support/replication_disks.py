@@ -13,7 +13,7 @@ import random
 
 from replication_places import ROOT
 
-from tailrace.errors import DiskFullError
+from tailrace.errors import DiskFullError, StoreError
 from tailrace.testing import SimulatedCrash
 from tailrace.testing.sent import ViolationError
 
@@ -126,7 +126,7 @@ class Disks:
         if node.life is not life:
             return False
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, SimulatedCrash) and not is_of_disk(error):
+        if error is not None and not isinstance(error, (SimulatedCrash, StoreError)) and not is_of_disk(error):
             raise ViolationError(f"{do.__name__} fails at {node.name}: {error!r}") from error
         return True
 
