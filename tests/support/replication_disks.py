@@ -62,7 +62,7 @@ class Disks:
     async def _fill(self):
         node = self.disk_rng.choice(self.nodes)
         node.fill(is_full=True)
-        node.expires = True  # until its next start, because a pass that has begun goes on when there is room again
+        node.expires = True  # until its next start, because a pass that has begun continues when there is room again
         self.counts["full disks"] += 1
         self.note(f"the disk of {node.name} is full")
 
