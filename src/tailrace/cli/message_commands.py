@@ -125,6 +125,9 @@ def _send_lines(
             + (f"; line {lines.count:,} may be stored as well" if unsure else f" at line {lines.count:,}")
             + f"; --skip {skip + stored} continues there")
         raise
+    if skip > lines.count:
+        complain(f"--skip {skip} is more than the {lines.count:,} lines that were read: nothing was sent")
+        raise typer.Exit(1)
     if table:
         print(f"stored {stored:,} lines in {topic}" if stored else "there was no line to send")
 

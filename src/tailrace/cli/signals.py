@@ -2,13 +2,14 @@
 
 After `stop_at_signals` the first signal raises `Stopped` in the main thread, so that every ``with`` block closes
 what it opened: a store is closed cleanly, not left as after a crash. Later signals are ignored, so they cannot
-interrupt the close. A signal that is already ignored when the command starts, such as SIGHUP under ``nohup``,
-stays ignored.
+interrupt the close. A request that was made and has not begun by then prints nothing. A signal that is already
+ignored when the command starts, such as SIGHUP under ``nohup``, stays ignored.
 """
 
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Iterable
 from types import FrameType
 from typing import Final
@@ -37,6 +38,7 @@ def stop_at_signals() -> None:
     def stop(number: int, frame: FrameType | None) -> None:
         for one in numbers:
             signal.signal(one, signal.SIG_IGN)
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
         raise Stopped(number)
 
     for one in numbers:

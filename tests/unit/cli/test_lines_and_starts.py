@@ -79,6 +79,9 @@ def test_a_command_that_sent_no_line_says_only_why(run, lines):
     code, out, err = run("send", "gone", "--topic", "t", "--file", lines, "--lines")
     assert (code, out) == (1, "")
     assert "stored" not in err
+    code, out, err = run("send", "s", "-", "--topic", "t", "--lines", "--skip", "5", "--create", stdin=b"a\nb\n")
+    assert (code, out, err) == (1, "", "tailrace: --skip 5 is more than the 2 lines that were read: nothing was sent\n")
+    assert run("send", "s", "-", "--topic", "t", "--lines", "--skip", "2", stdin=b"a\nb\n")[0] == 0
     assert run("send", "s", "x", "--topic", "t", "--skip", "2")[0] == 2
 
 

@@ -242,6 +242,19 @@ def test_an_interrupt_while_modules_are_loaded_prints_nothing():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_a_signal_before_a_request_has_begun_prints_nothing():
+    done = subprocess.run([sys.executable, "-c", (
+        "import os, signal\n"
+        "from tailrace.cli.signals import stop_at_signals\n"
+        "async def request(): pass\n"
+        "def run(coroutine):\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return coroutine\n"
+        "stop_at_signals()\n"
+        "run(request())")], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_groups_of_the_system_are_not_offered_for_a_name_that_is_wrong(tailrace, store):
     assert tailrace("group", "create", store, "stock")[0] == 0
     assert tailrace("group", "show", store, "zzz")[2].endswith("has no group zzz; it has stock\n")
