@@ -25,7 +25,7 @@ settings.load_profile("tailrace")
 # Otherwise each call of the command line makes all commands again, which takes longer than most commands take.
 typer.main.get_command = functools.cache(typer.main.get_command)
 
-# Servers of its fixtures are copies of one process, too. Its own tests start it in another pytest, without this.
+# Servers of its fixtures are copies of one process as well. Its own tests start it in another pytest, without this.
 tailrace.pytest_plugin.subprocess = types.SimpleNamespace(Popen=commands.popen, PIPE=subprocess.PIPE)
 
 # A JVM lives for seconds here: the second compiler and the threads of G1 cost more than they save.
