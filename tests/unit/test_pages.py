@@ -294,9 +294,9 @@ def test_what_a_page_shows_is_compared(shown: str, printed: str, same: bool) -> 
 
 
 def test_a_line_that_a_terminal_has_in_two_is_one_in_a_pipe(tmp_path):
-    command = Command("echo", "disk: 36 % used; expired files go at any hour above 75 %, the\n  oldest files above 85 %\n")
+    shown = "disk: 36 % used; expired files go at any hour above 75 %, the\n  oldest files above 85 %\n"
     printed = "disk: 52 % used; expired files go at any hour above 75 %, the oldest files above 85 %\n"
     for terminal in (True, False):
         with PageRunner(tmp_path, terminal=terminal) as page:
-            assert page._shows(command, printed) is not terminal
-            assert not page._shows(command, printed.replace("oldest", "newest"))
+            assert page._shows(Command("echo", shown), printed) is not terminal
+            assert not page._shows(Command("echo", shown), printed.replace("oldest", "newest"))
