@@ -195,6 +195,7 @@ def test_the_fixture_does_not_wait_for_ever_for_a_server_that_never_gets_ready(t
     silent = tmp_path / "silent"
     silent.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
     silent.chmod(0o755)
+    monkeypatch.setattr(pytest_plugin, "subprocess", subprocess)  # a process of its own, which is not Tailrace
     monkeypatch.setattr(pytest_plugin, "START_TIMEOUT_S", 0.2)
     monkeypatch.setattr(sys, "executable", str(silent))
     with pytest.raises(RuntimeError, match="did not get ready"):

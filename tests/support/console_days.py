@@ -92,6 +92,7 @@ def consoled(path: Path, *, clock: ShiftedClock | None = None, disk: FullDisk | 
     clock, disk, ready = clock or ShiftedClock(), disk or FullDisk(), threading.Event()
     with (
         mock.patch("tailrace.console.health.compiled", return_value=True),  # no trouble of the machine
+        mock.patch.dict("tailrace.env.supervision.FAILURES", clear=True),  # nor of other tests of this process
         flat_open(path, config=StoreConfig(**SMALL), clock=clock, file_system=disk) as store,
     ):
         day, loop = Day(store, clock, disk), asyncio.new_event_loop()
