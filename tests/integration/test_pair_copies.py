@@ -197,3 +197,38 @@ def test_a_reader_of_old_messages_reads_from_the_slave_until_it_is_near_the_end(
                 assert second.broker.traffic.pulls["ordinary"] > before
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["promoted", "restarted as a slave and promoted"])
+def test_a_queue_whose_messages_have_expired_begins_after_a_promotion_where_it_ended(tmp_path, restarts):
+    """D5: no offset is used twice, even with a new copy, which gets no record of the queue."""
+    async def test():
+        first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second")
+        async with running(first):
+            first.broker.topics.create_if_missing("t", 2)
+            first.put(47)
+            first.put(300, b"later ".ljust(1000, b"."), "other")
+            first.broker.offsets.commit("g", "t", 0, 45)
+            assert first.store.retention.free_now(1 << 16).files
+            assert first.store.queue_of("t", 0).bounds == (47, 47)
+            second.set(**SLAVE, namesrvAddr=first.namesrv)
+            for _ in range(1 + restarts):
+                async with running(second):
+                    await same(first, second)
+                    await until_async(lambda: second.store.queue_of("t", 0).bounds == (47, 47), 20)
+                    assert second.store.queue_of("t", 1).bounds == (0, 0)
+                    await until_async(lambda: second.broker.offsets.query("g", "t", 0) == 45, 20)
+        second.set(**MASTER)
+        async with running(second):
+            assert second.store.queue_of("t", 0).bounds == (47, 47)
+            second.put(1, b"of the new master ")
+            await until_async(lambda: second.store.queue_of("t", 0).max == 48, 20)
+            answer = await pull(second.address, 45)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (21, "47")
+            answer = await pull(second.address, 47)
+            assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "48")
+        async with running(second):  # and a recovery keeps its first unit
+            assert second.store.queue_of("t", 0).bounds == (47, 48)
+            assert (await pull(second.address, 47)).code == 0
+
+    asyncio.run(test())

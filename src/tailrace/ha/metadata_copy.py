@@ -11,6 +11,7 @@ Rules of the copy:
   SM7  Topics that the master has deleted are deleted here, with the messages from before its deletion, when this log
        has all of these. A Tailrace master sends where the lives of topics have ended. Of a RocketMQ master, a topic
        that is missing in its table has no message before the end that its log had before it sent the table.
+       A queue without a message on the master begins here where it ends there (``ha.queue_ends``).
   SM8  Nothing is copied before the comparison with the master has succeeded, nor after one that has not: of another
        cluster, or of a log that differs, positions mean other messages.
 """
@@ -32,6 +33,7 @@ from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.ha.faults import Fault
 from tailrace.ha.offset_caps import WAITS
+from tailrace.ha.queue_ends import QueueEnds
 from tailrace.ha.slave import Slave
 from tailrace.ha.slave_comparison import Run
 from tailrace.ha.slave_topics import SlaveTopics
@@ -124,6 +126,7 @@ class MetadataCopy:
         self._orders: dict[str, Any] = {}
         self._ended: dict[str, Ended] = {}
         """Ends of lives that wait for the log."""
+        self._ends = QueueEnds(store, tables.topics, tables.deletion, client, run)
         self._said: dict[str, str] = {}
         self._due_s = 0.0
         self._woken = asyncio.Event()
@@ -154,6 +157,7 @@ class MetadataCopy:
         if not self._slave.fits:  # SM8
             self._pending.clear()
             self._ended.clear()
+            self._ends.forget()
             self._due_s = 0.0
         elif loop.time() >= self._due_s:
             self._due_s = loop.time() + PERIOD_S
@@ -172,8 +176,8 @@ class MetadataCopy:
     async def copy_all(self) -> None:
         """Copy every table once. A part that fails stays as it is, and the next ones are copied."""
         parts: tuple[tuple[str, Callable[[], Any]], ...] = (
-            ("topics", self._copy_topics), ("groups", self._copy_groups), ("modes", self._copy_modes),
-            ("offsets", self._copy_positions), ("users", self._copy_users))
+            ("topics", self._copy_topics), ("ends of queues", self._copy_ends), ("groups", self._copy_groups),
+            ("modes", self._copy_modes), ("offsets", self._copy_positions), ("users", self._copy_users))
         good = True
         for kind, copy in parts:
             try:
@@ -271,6 +275,9 @@ class MetadataCopy:
         return {
             topic: Ended(end, {}) for topic, _ in list(self._store.queues.table)
             if topic not in table and not is_lmq(topic) and not self._tables.topics.is_system_topic(topic)}
+
+    async def _copy_ends(self) -> None:
+        await self._ends.copy(self._slave.master_address)
 
     async def end_lives(self) -> None:
         """Delete the topics that the master has deleted, as far as this log has their messages (SM7)."""

@@ -34,7 +34,7 @@ from tailrace.node.retention.topics import TopicRetention, Unfinished, read_unfi
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.lives import Ended
-from tailrace.store.slave_lives import end_lives
+from tailrace.store.slave_lives import begin_queues, end_lives
 
 if TYPE_CHECKING:  # node.timers imports this module by way of node.directory_opening
     from tailrace.node.timers import Timers
@@ -244,6 +244,14 @@ class Deletion:
         if topics:
             events.LIVES_OF_TOPICS_ENDED_AS_ON_THE_MASTER.log(_log, topics=sorted(topics))
         return topics
+
+    def begin_queues(self, ends: Mapping[str, Mapping[int, int]]) -> None:
+        """Have queues of a slave that have no message begin where they end on its master; durable on return.
+
+        Raises OSError or FatalStorageError; then nothing is changed.
+        """
+        with self._retention.paused():
+            begin_queues(self._store, ends, self._retention.note_begins)
 
     def _known(self) -> set[str]:
         """Return all topics that have a configuration, a queue, or messages that are not dispatched."""

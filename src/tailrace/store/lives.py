@@ -34,7 +34,7 @@ class Ended(NamedTuple):
     """The end of a topic's life."""
 
     position: int
-    """All messages of the ended life are before this position of the log."""
+    """All messages of the ended life are before this position of the log; 0 if none ended here."""
     begins: Mapping[int, int]
     """By queue id the offset at which the next life begins; 0 for a queue that is missing."""
 
@@ -108,11 +108,12 @@ class EndedLives:
         """Return the topics whose deletion need not be remembered; ``log_begin`` is the first position of the log.
 
         That of an LMQ queue is needed until its last message has left the log. Of other topics ``MOST_ENDED`` are
-        remembered, and the oldest deletions are forgotten first.
+        remembered, and the oldest deletions are forgotten first. One at position 0 was not deleted: a queue of it has
+        no message and does not begin at 0 (`slave_lives.begin_queues`).
         """
         ends = [(ended.position, topic) for topic, ended in list(self.table.items())]
         gone = [topic for position, topic in ends if topic.startswith(LMQ_PREFIX) and position <= log_begin]
-        others = sorted(end for end in ends if not end[1].startswith(LMQ_PREFIX))
+        others = sorted(end for end in ends if end[0] and not end[1].startswith(LMQ_PREFIX))
         return gone + [topic for _, topic in others[: max(len(others) - MOST_ENDED, 0)]]
 
 

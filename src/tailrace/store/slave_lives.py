@@ -1,8 +1,8 @@
-"""Queues of a slave whose topics its master has deleted: they end, or begin again, as on the master."""
+"""Queues of a slave whose messages its master has deleted: they end, or begin, as on the master."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tailrace import events
 from tailrace.logs import get_logger
@@ -10,7 +10,7 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore, NoteEnded
 from tailrace.store.lives import Ended, end_of_life, has_ended
 
-__all__ = ["begin_queue_again", "end_lives"]
+__all__ = ["begin_queue_again", "begin_queues", "end_lives"]
 
 _log = get_logger(__name__)
 
@@ -45,6 +45,27 @@ def end_lives(store: DefaultMessageStore, ended: Mapping[str, Ended], note: Note
         store.compaction.delete(gone)
         store.queues.delete(gone)
     return set(new)
+
+
+def begin_queues(
+    store: DefaultMessageStore, ends: Mapping[str, Mapping[int, int]], note: Callable[[Mapping[str, Ended]], None]
+) -> None:
+    """Have the first message of queues get the offset at which they end on the master, by topic and queue id.
+
+    All messages before it have left the log of the master, so none of them comes any more. A queue that has messages
+    here stays as it is. ``note`` makes it durable; raises what it raises, and then nothing is changed.
+    """
+    with store.reput.paused():
+        lives, made = store.lives, dict[str, Ended]()
+        for topic, queues in ends.items():
+            begins = {
+                queue_id: end for queue_id, end in queues.items()
+                if (topic, queue_id) not in store.queues.table and end > lives.begin(topic, queue_id)}
+            if begins:
+                made[topic] = Ended(lives.deleted_up_to(topic), {**lives.begins(topic), **begins})
+        if made:
+            note(made)
+            lives.end(made)
 
 
 def begin_queue_again(store: DefaultMessageStore, topic: str, queue_id: int, phy_offset: int) -> None:

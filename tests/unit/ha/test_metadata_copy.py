@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +56,7 @@ class Master:
         self.is_master, self.refused = True, set()
         self.lmq = {}
         self.ended = {"deletedTopics": {"x": 40}, "nextOffsets": {"x": {"0": 7}}}
+        self.queues, self.stats_refused = {}, set()
 
     ask = RemotingClient.ask
 
@@ -81,6 +83,16 @@ class Master:
             body = {"offsetTable": {"3": 4}, "dataVersion": VERSION}
         elif code is RequestCode.GET_BROKER_HA_STATUS:
             body = {"masterCommitLogMaxOffset": self.end if self.is_master else 0, "master": self.is_master}
+        elif code is RequestCode.GET_TOPIC_STATS_INFO:
+            topic = ext["topic"]
+            if topic in self.stats_refused:
+                return RemotingCommand(code=16, remark="not for you")
+            if topic not in self.topics:
+                return RemotingCommand(code=17, remark="no such topic")
+            body = {"offsetTable": {
+                json.dumps({"topic": topic, "brokerName": "b", "queueId": queue_id}):
+                    {"minOffset": low, "maxOffset": end}
+                for queue_id, (low, end) in self.queues.get(topic, {}).items()}}
         elif code is RequestCode.GET_SLAVE_STATE:
             if self.ended is None:  # a Java broker
                 return RemotingCommand(code=3, remark=" request type 329004 not supported")
@@ -98,8 +110,10 @@ def world():
         topics=topics, groups=SubscriptionGroupManager(files, "/c", config, clock),
         offsets=ConsumerOffsetManager(files, "/c", clock), modes=MessageRequestModeManager(files, "/c"),
         timers=SimpleNamespace(delay_offsets=delays, take_delay_offsets=delays.copy_from),
-        deletion=SimpleNamespace(end_lives=lambda ended: here.ended.update(ended)), orders=lambda: here.orders)
-    here = SimpleNamespace(dispatched=0, ended={}, taken=[], ends={})
+        deletion=SimpleNamespace(
+            end_lives=lambda ended: here.ended.update(ended), begin_queues=lambda ends: here.begun.append(ends)),
+        orders=lambda: here.orders)
+    here = SimpleNamespace(dispatched=0, ended={}, taken=[], ends={}, begun=[])
     here.orders = SimpleNamespace(take=lambda value, end_of: here.taken.append((value, end_of("t00", 0))))
     master = Master()
     store = SimpleNamespace(
@@ -289,3 +303,56 @@ def test_nothing_is_copied_from_a_master_that_does_not_fit(world):
     world.slave.fits, world.here.dispatched = False, 1000  # offsets that waited are those of another log
     asyncio.run(step())
     assert world.tables.offsets.query("g", "t00", 0) == -1
+
+
+def stats_asked(world):
+    found = world.master.asked.count(RequestCode.GET_TOPIC_STATS_INFO)
+    world.master.asked.clear()
+    return found
+
+
+def test_each_topic_is_asked_once_for_queues_that_have_no_message_any_more(world):
+    world.master.topics["t00"]["writeQueueNums"] = 1
+    world.master.queues = {
+        "t01": {0: (47, 47), 1: (3, 9)}, "t02": {0: (0, 0), 2: (8, 8)}, "t00": {0: (5, 5)}, "t20": {99: (4, 4)}}
+    copied(world)
+    assert world.here.begun == [{"t01": {0: 47}, "t02": {2: 8}}]
+    assert stats_asked(world) == 20, "all but t00, whose queue is here"
+    copied(world)
+    assert (stats_asked(world), len(world.here.begun)) == (0, 1)
+    world.master.topics["new"], world.master.total = {"topicName": "new"}, 22
+    copied(world)
+    assert stats_asked(world) == 1
+    world.slave.fits = False
+    world.copy._woken.set()
+    asyncio.run(world.copy._step())
+    world.slave.fits = True
+    copied(world)
+    assert stats_asked(world) == 21, "all but t00: another master may answer"
+
+
+def test_a_topic_that_is_refused_is_named_and_keeps_no_other_one_from_being_asked(world, caplog):
+    world.master.stats_refused, world.master.queues = {"t01"}, {"t02": {0: (7, 7)}, "t01": {0: (9, 9)}}
+    copied(world)
+    assert world.here.begun == [{"t02": {0: 7}}]
+    assert (world.copy.copies, world.slave.metadata_failures) == (0, 1)
+    assert "kind=ends of queues" in caplog.text
+    assert "not for you" in caplog.text
+    world.master.stats_refused = set()
+    stats_asked(world)
+    copied(world)
+    assert (stats_asked(world), world.here.begun[1:]) == (1, [{"t01": {0: 9}}])
+    assert not world.slave.faults.to_json()
+
+
+def test_what_cannot_be_written_is_asked_again(world):
+    def fails(ends):
+        raise OSError(28, "No space left on device")
+
+    world.master.queues, begin = {"t02": {0: (7, 7)}}, world.tables.deletion.begin_queues
+    world.tables.deletion.begin_queues = fails
+    copied(world)
+    assert world.slave.metadata_failures == 1
+    world.tables.deletion.begin_queues = begin
+    copied(world)
+    assert world.here.begun == [{"t02": {0: 7}}]

@@ -366,6 +366,17 @@ class TopicRetention:
                 for key in [key for key in table if key[0] in ended]:
                     del table[key]
 
+    def note_begins(self, begins: Mapping[str, Ended]) -> None:
+        """Note where queues without a message begin, durably. Raises OSError; then nothing is noted."""
+        with self._lock:
+            was = dict(self._minima.ended)
+            self._minima.ended.update(begins)
+            try:
+                self._minima.change(lambda draft: draft.touch())
+            except BaseException:
+                self._minima.ended = was
+                raise
+
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Context in which no rule moves a logical minimum and no purge runs."""
