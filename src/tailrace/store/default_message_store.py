@@ -218,6 +218,8 @@ class DefaultMessageStore:
         """Start the services. ``pid`` is written to the hint for readers without the lock."""
         self._pid = pid
         self._write_flushed()
+        if self.follows:
+            self._sync_flushed()
         config = self.config
         self._reput_handle = scheduler.every(
             "ReputMessageService", _REPUT_MS * 50, self.reput.step, rest_ms=self._reput_rest_ms)
@@ -264,6 +266,15 @@ class DefaultMessageStore:
                     self._flushed_file = open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")
                 self._flushed_file.pwrite(text, 0)
         except OSError as error:  # only a hint: other processes show what the last one covers
+            events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
+
+    def _sync_flushed(self) -> None:
+        """Have the hint survive a power loss: recovery of a slave cuts the log only above what it says."""
+        try:
+            if self._flushed_file is not None:
+                self._flushed_file.sync_data()
+                self.file_system.sync_dir(f"{self.root}/{filenames.OWN}")
+        except OSError as error:
             events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
 
     def services_ended(self) -> None:

@@ -14,7 +14,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import BrokerRole
 from tailrace.env.entropy import SeededEntropy
 from tailrace.node.store_opening import StoreParts
-from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
+from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock, SimulatedCrash
 from tailrace.timer.timer_message_store import TimerMessageStore
 
 COUNTS = {("A", 0): 47, ("A", 1): 20, ("B", 0): 1}
@@ -152,3 +152,24 @@ def test_a_power_loss_does_not_give_a_slave_its_old_units_again(followed, crash_
         with opened_slave(files.power_lost(SeededEntropy(crash_at), keep_percent=50), clock) as slave:
             copy(other, slave)
             assert everything(slave) == everything(other)
+
+
+def test_a_slave_that_lost_its_power_before_the_first_sync_of_its_log_opens_again():
+    """Bytes of its second file are kept, and the end of its first one is not: all above what was synced may be so."""
+    clock = SimClock()
+    with opened_pair(CrashFileSystem(), clock) as master:
+        for number in range(60):
+            master.put(Message(topic="A", body=b"%d" % number * 100), queue_id=number % 2)
+        master.wait_dispatched()
+        for seed in range(12):
+            files = CrashFileSystem()
+            slave = MessageStore.open(
+                "/s", config=StoreConfig(**SIZES, broker_role=BrokerRole.SLAVE), parts=StoreParts(
+                    scheduler=ManualScheduler(), clock=clock, file_system=files, entropy=SeededEntropy(1)))
+            log, at = master.inner.commit_log, 0
+            while at < log.max_offset:
+                size = min(log.max_offset - at, 8192 - at % 8192)
+                at = slave.inner.append_raw(at, memoryview(bytearray(log.read(at, size))))
+            with opened_slave(files.power_lost(SeededEntropy(seed), keep_percent=75), clock) as again:
+                copy(master, again)
+                assert everything(again) == everything(master)
