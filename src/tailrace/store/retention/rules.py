@@ -8,6 +8,7 @@ first file that stays. The last file always stays. Rules, the first match decide
     the last file                                    kept: the log is written there
     after a file that stays                          kept: only the oldest file is ever deleted
     not flushed yet                                  kept
+    records without units                            kept: no client has seen them, and no pin knows them
     expired or released, not dispatched, not forced  kept: its queues would lack messages
     expired, no pin                                  deletable
     no topic needs a message of it, no pin           deletable: the topics have released all of them
@@ -95,6 +96,9 @@ class SegmentFacts(NamedTuple):
     time_source: str
     flushed: bool = True
     dispatched: bool = True
+    """The units of its records are durable."""
+    has_units: bool = True
+    """Its records have units, in memory at least."""
     allocated: int = 0
     """Bytes that it takes on the disk."""
 
@@ -192,6 +196,8 @@ def _rule(
         return Rule.BEHIND_KEPT
     if not facts.flushed:
         return Rule.NOT_FLUSHED
+    if not facts.has_units:
+        return Rule.NOT_DISPATCHED
     if age.deletable and not pinned and (facts.dispatched or not clean_at_once):
         return age if facts.dispatched else Rule.NOT_DISPATCHED
     if requested and not clean_at_once:

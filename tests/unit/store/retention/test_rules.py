@@ -38,12 +38,13 @@ def rules(facts, *, at_once=False, requested=False, pins=(), hours=72.0, policie
 
 def test_every_combination_of_a_file_has_one_row():
     expected = {}
-    for requested, last, kept, flushed, dispatched, expired, pin, at_once, topics in itertools.product(
-        (False, True), (False, True), (False, True), (False, True), (False, True), (False, True),
+    for requested, last, kept, flushed, (dispatched, has_units), expired, pin, at_once, topics in itertools.product(
+        (False, True), (False, True), (False, True), (False, True), ((False, False), (False, True), (True, True)),
+        (False, True),
         (None, PinPolicy.DELETE_OLDEST, PinPolicy.REFUSE_WRITES), (False, True),
         (None, TopicNeeds(own_from=0, default_from=0), TopicNeeds(default_from=1 << 40))
     ):
-        facts = segments(73 if expired else 71, flushed=flushed, dispatched=dispatched)
+        facts = segments(73 if expired else 71, flushed=flushed, dispatched=dispatched, has_units=has_units)
         if kept:  # an older file stays
             facts = [SegmentFacts("/l/old", -100, 100, NOW, "mtime", flushed=False), *facts]
         if not last:
@@ -53,7 +54,7 @@ def test_every_combination_of_a_file_has_one_row():
                      policies={PinKind.GROUP: pin})[1 if kept else 0]
         goes = rule.deletable
         # Safety, said without the table:
-        if last or kept or not flushed:
+        if last or kept or not flushed or not has_units:
             assert not goes
         elif requested and not at_once:
             assert goes == (dispatched and not pin)

@@ -375,6 +375,31 @@ def test_above_the_warning_level_puts_are_refused_and_reads_go_on(place, caplog)
     assert caplog.text.count("puts are refused") == caplog.text.count("puts are taken again") == 1
 
 
+def test_a_file_whose_records_have_no_units_stays_even_when_space_is_short(caplog):
+    """No client has seen them, no timer among them is pinned, and nothing would count them as lost."""
+    place = Place()
+    place.fill(1)
+    units = place.store.queue_of("t", 0).max
+    for _ in range(30):
+        place.store.put(Message(topic="t", body=bytes(900)))
+    place.store.flush()
+    assert len(place.names()) > 3
+    place.use(95)
+    place.run(70_000)
+    place.use(50)
+    place.store.retention.disk.check()
+    stats = place.store.stats()
+    assert stats["forcedDeletedMessages"] <= units
+    assert place.store.min_phy_offset <= place.store.inner.reput.reput_from_offset
+    assert "stays, its queues are not written yet" in caplog.text
+    place.dispatch()
+    assert place.store.queue_of("t", 0).max == units + 30
+    place.use(95)
+    place.run(70_000)
+    assert len(place.names()) == 1, "and now they go"
+    place.store.close()
+
+
 def test_forced_deletion_frees_what_is_needed_and_no_more():
     place = Place()
     place.fill(6)
