@@ -27,8 +27,8 @@ PARTS = StoreParts(services=False)
 FORMS = {
     checks_of(StoreConfig()): "bodies checked",
     C.CHECK_PHY_OFFSET | C.CHECK_PROP_CRC: "bodies not checked",
-    C.CHECK_PHY_OFFSET: "bodies not checked, with the quick way for few messages"}
-"""By the checks that dispatch makes, what they are. A master makes the last ones."""
+    C.CHECK_PHY_OFFSET: "as on a master"}
+"""By the checks that dispatch makes, what they are."""
 
 
 def log_of_a_master(path: str) -> tuple[bytes, int]:
@@ -47,7 +47,7 @@ def round_of(path: str, log: bytes, piece: int, check: int) -> tuple[float, floa
     config = StoreConfig(mapped_file_size_commit_log=SEGMENT, broker_role=BrokerRole.SLAVE)
     with MessageStore.open(path, config=config, parts=PARTS) as slave:
         store = slave.inner
-        store.reput._check = check
+        store.reput._check, store.reput._short = check, store.reput._dispatcher.new_short_batch(check)
         for at in range(0, len(log), piece):
             data = memoryview(bytearray(log[at : at + piece]))
             began = time.process_time_ns()

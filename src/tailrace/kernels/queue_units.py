@@ -530,6 +530,7 @@ class ShortStep:
     units: bytearray = cython.declare(bytearray, visibility="readonly")
     count: int = cython.declare(cython.Py_ssize_t, visibility="readonly")
     _with_keys: cython.bint
+    _check: cython.int
     _queues: cython.Py_ssize_t
     _rows: cython.longlong[:, ::1]
     _ends: cython.longlong[::1]
@@ -544,15 +545,15 @@ class ShortStep:
 
     def __init__(
         self, rows: Any, ends: Any, hashes: Any, order: Any, numbers: Any, bounds: Any, known: Any, table: Any,
-        with_keys: cython.bint,
+        with_keys: cython.bint, check: cython.int,
     ) -> None:
-        """``numbers``, ``known`` and ``table`` are those of `number_queues`."""
+        """``numbers``, ``known`` and ``table`` are those of `number_queues`; ``check`` are flags C.CHECK_*."""
         self.rows, self.ends, self.hashes, self.order, self.bounds = rows, ends, hashes, order, bounds
         self.units = bytearray(L.UNIT_SIZE * len(rows))
         self._rows, self._ends, self._hashes, self._order, self._units = rows, ends, hashes, order, self.units
         self._numbers, self._bounds, self._known, self._table = numbers, bounds, known, table
         self._names = bytearray(64 * len(known))
-        self._with_keys = with_keys
+        self._with_keys, self._check = with_keys, check
         self.count = self._queues = 0
 
     def read(
@@ -569,7 +570,7 @@ class ShortStep:
         reason: cython.int
         k: cython.Py_ssize_t
         self.count = self._queues = 0
-        n, stop, reason = scan(buf, 0, until, base, C.CHECK_PHY_OFFSET, self._rows)
+        n, stop, reason = scan(buf, 0, until, base, self._check, self._rows)
         if not n or reason != C.REASON_END or stop != until:
             return False
         for k in range(n):

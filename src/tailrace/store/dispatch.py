@@ -113,9 +113,9 @@ class Dispatcher:
         """Return an empty batch for ``add``."""
         return RecordBatch(with_keys=self._index is not None)
 
-    def new_short_batch(self) -> ShortBatch:
-        """Return the batch for ``dispatch_short``."""
-        return ShortBatch(with_keys=self._index is not None)
+    def new_short_batch(self, check: int) -> ShortBatch:
+        """Return the batch for ``dispatch_short``; ``check`` are flags C.CHECK_*."""
+        return ShortBatch(with_keys=self._index is not None, check=check)
 
     def add(self, batch: RecordBatch, data: Any, rows: Rows) -> None:
         """Add to a batch what units and entries of these records are made of.

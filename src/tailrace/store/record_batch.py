@@ -109,12 +109,13 @@ class ShortBatch:
     for calls. Arrays that are returned are valid until the next ``read``.
     """
 
-    def __init__(self, *, with_keys: bool = True) -> None:
+    def __init__(self, *, with_keys: bool = True, check: int = C.CHECK_PHY_OFFSET) -> None:
+        """``check`` are flags C.CHECK_*."""
         self._step = queue_units.ShortStep(
             np.empty((_FEW, C.COLUMNS), dtype=np.int64), np.zeros(_FEW, dtype=np.int64),
             np.empty(8 * _FEW, dtype=np.int32), np.empty(_FEW, dtype=np.int64), np.empty(_FEW, dtype=np.int64),
             np.empty(_FEW_QUEUES + 1, dtype=np.int64), np.empty((_FEW_QUEUES, 4), dtype=np.int64),
-            np.zeros(4 * _FEW_QUEUES, dtype=np.int64), with_keys)
+            np.zeros(4 * _FEW_QUEUES, dtype=np.int64), with_keys, check)
         self.read: Final = self._step.read
         """``read(data, size, phy_offset)`` takes the records in ``data[:size]``; False if they are not such records."""
         self.runs: Final = self._step.runs

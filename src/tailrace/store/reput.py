@@ -64,7 +64,7 @@ class ReputMessageService:
         self._tail.reader_waits = True  # a put must wake the service; else it is running and will see the message
         self._rows = np.empty((_ROWS, C.COLUMNS), dtype=np.int64)
         self._batch = dispatcher.new_batch()
-        self._short = dispatcher.new_short_batch()
+        self._short = dispatcher.new_short_batch(check)
         self._changed = threading.Condition()
         self._lock = threading.Lock()
         self._thread = 0
@@ -124,7 +124,7 @@ class ReputMessageService:
             events.REPUT_JUMPS_TO_THE_FIRST_FILE.log(_log, from_=start, to=low)
             self.reput_from_offset = low
             return True
-        if until - start <= _SHORT_STEP and self._check == C.CHECK_PHY_OFFSET and self._short_step(start, until):
+        if until - start <= _SHORT_STEP and self._short_step(start, until):
             return False
         self._batch.clear()
         recent, at, stop = self._recent.copy(), start, start

@@ -325,6 +325,12 @@ def test_a_short_step_has_the_numbers_of_a_batch(module, files, monkeypatch):
             assert short.positions(65) == rows[:, C.PHY].tolist()
             assert short.last() == tuple(rows[-1, [C.PHY, C.SIZE, C.STORE_TIMESTAMP]].tolist())
             assert not any(type(number) is not int for number in (*short.last(), *short.positions(9)))
+        checked = ShortBatch(check=C.CHECK_ALL)
+        assert checked.read(data, stop, 0)
+        at = int(rows[7, C.BODY_POS])
+        flipped = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+        assert short.read(flipped, stop, 0)
+        assert not checked.read(flipped, stop, 0), "a bit of a body is wrong"
 
 
 @pytest.mark.parametrize("last", [b"b", b"b" * (9 << 20)], ids=["short", "long"])

@@ -90,6 +90,28 @@ def test_dispatch_waits_for_a_topic_that_is_not_known(pair):
     assert len(follower.asked) == asked, "only before the first unit of a queue"
 
 
+def test_few_records_take_the_short_step_unless_a_body_is_damaged(pair, monkeypatch):
+    """It makes the checks of a longer step, so that a record from the network is never trusted more."""
+    master, slave, _ = pair
+    put(master, b"0")
+    put(master, b"1")
+    copy(master, slave)
+    long = []
+    dispatcher = slave.inner.reput._dispatcher
+    dispatch = dispatcher.dispatch_batch
+    monkeypatch.setattr(type(dispatcher), "dispatch_batch", lambda _, batch: [long.append(1), dispatch(batch)])
+    slave.wait_dispatched()
+    assert (seen(slave), long) == ([(0, b"0"), (1, b"1")], [])
+    at = slave.max_phy_offset
+    put(master, b"body of this")
+    log = master.inner.commit_log
+    data = bytearray(log.read(at, log.max_offset - at))
+    data[data.index(b"body of this")] ^= 1
+    slave.inner.append_raw(at, memoryview(data))
+    slave.inner.reput.step()
+    assert (seen(slave), slave.inner.reput.reput_from_offset) == ([(0, b"0"), (1, b"1")], at)
+
+
 @pytest.mark.parametrize("in_one_step", [True, False])
 @pytest.mark.parametrize("many", [1, 300])
 def test_a_queue_that_begins_again_at_0_has_only_the_new_messages(pair, in_one_step, many):
