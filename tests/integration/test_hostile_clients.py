@@ -197,7 +197,7 @@ def test_a_shortage_of_descriptors_ends_without_a_restart(serve, tmp_path):
     """Somebody takes every descriptor that the cap leaves: the limit is lowered under the server."""
     server = serve(flushConsumeQueueThoroughInterval=1000, flushIntervalConsumeQueue=100)
     with Producer(broker=server.broker, retries=0) as producer:
-        producer.send(Message(topic="t", body=b"1"))
+        producer.send(Message(topic="t", body=b"1"), queue_id=0)
         most = server.descriptors()
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (most - 2, LIMIT))
         refused = 0
@@ -210,6 +210,7 @@ def test_a_shortage_of_descriptors_ends_without_a_restart(serve, tmp_path):
             for _ in range(150):  # none of them can be accepted; asyncio leaves them in the backlog
                 with contextlib.suppress(OSError):
                     stack.enter_context(server.connect(timeout=0.05))
+            producer.send(Message(topic="t", body=b"2"), queue_id=1)  # the new queue needs a file
             until(lambda: server.lines("descriptors or memory"))
         assert server.process.poll() is None
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (LIMIT, LIMIT))
@@ -217,7 +218,7 @@ def test_a_shortage_of_descriptors_ends_without_a_restart(serve, tmp_path):
         assert producer.send(Message(topic="t", body=b"3")).status == "SEND_OK"
     server.send(topic="afterwards")
     with PullConsumer(broker=server.broker, group="c") as consumer:
-        assert sorted(m.body for m in consumer.messages("t", follow=False)) == [b"1", b"3"]
+        assert sorted(m.body for m in consumer.messages("t", follow=False)) == [b"1", b"2", b"3"]
     assert len(server.log.read_text().splitlines()) < 400, "a flood does not fill the log"
     assert "Traceback" not in server.log.read_text()
     assert server.stop() == 0

@@ -229,7 +229,7 @@ def test_a_slave_serves_readers_and_moves_none_back(tmp_path):
             second.set(**{**SLAVE, "brokerId": 3}, namesrvAddr=first.namesrv, slaveReadEnable="true")
             async with running(second):
                 await same(first, second)
-                await until_async(lambda: "t" in second.broker.topics.table, 20)
+                await until_async(lambda: second.controller._slave.tables.copies, 20)  # topics and groups
                 await until_async(lambda: second.store.queue_of("t", 0).max == 10, 20)
                 answer = await pull(second.address, 4)
                 assert (answer.code, answer.ext["nextBeginOffset"]) == (0, "10")

@@ -209,6 +209,7 @@ def test_a_queue_whose_messages_have_expired_begins_after_a_promotion_where_it_e
             first.put(47)
             first.put(300, b"later ".ljust(1000, b"."), "other")
             first.broker.offsets.commit("g", "t", 0, 45)
+            await asyncio.to_thread(first.store.wait_dispatched)
             assert first.store.retention.free_now(1 << 16).files
             assert first.store.queue_of("t", 0).bounds == (47, 47)
             second.set(**SLAVE, namesrvAddr=first.namesrv)

@@ -217,9 +217,7 @@ class DefaultMessageStore:
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services. ``pid`` is written to the hint for readers without the lock."""
         self._pid = pid
-        self._write_flushed()
-        if self.follows:
-            self._sync_flushed()
+        self._write_flushed(durable=self.follows)  # recovery of a slave cuts the log only above what it says
         config = self.config
         self._reput_handle = scheduler.every(
             "ReputMessageService", _REPUT_MS * 50, self.reput.step, rest_ms=self._reput_rest_ms)
@@ -250,31 +248,24 @@ class DefaultMessageStore:
     def _read_flushed(self) -> int:
         """Return the position up to which the hint says that the log is synced, -1 without a valid hint."""
         try:
-            hint = read_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")
-            return int(orjson.loads(hint or b"{}")["flushed"])
+            return int(orjson.loads(
+                read_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}") or b"{}")["flushed"])
         except (ValueError, KeyError, TypeError):
             return -1
 
-    def _write_flushed(self) -> None:
-        """Write the hint ``tailrace/flushed``, see ``encode_flushed``."""
+    def _write_flushed(self, *, durable: bool = False) -> None:
+        """Write the hint ``tailrace/flushed``, see ``encode_flushed``; a ``durable`` one survives a power loss."""
         try:
             with self._flushed_lock:
-                text = encode_flushed(
-                    self._pid, self.commit_log.queue.flushed_where, self.reput.reput_from_offset)
+                text = encode_flushed(self._pid, self.commit_log.queue.flushed_where, self.reput.reput_from_offset)
                 if self._flushed_file is None:
                     self.file_system.makedirs(f"{self.root}/{filenames.OWN}")
                     self._flushed_file = open_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}")
                 self._flushed_file.pwrite(text, 0)
+                if durable:
+                    self._flushed_file.sync_data()
+                    self.file_system.sync_dir(f"{self.root}/{filenames.OWN}")
         except OSError as error:  # only a hint: other processes show what the last one covers
-            events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
-
-    def _sync_flushed(self) -> None:
-        """Have the hint survive a power loss: recovery of a slave cuts the log only above what it says."""
-        try:
-            if self._flushed_file is not None:
-                self._flushed_file.sync_data()
-                self.file_system.sync_dir(f"{self.root}/{filenames.OWN}")
-        except OSError as error:
             events.CANNOT_WRITE_HOW_FAR_THE_LOG_IS_FLUSHED.log(_log, cause=error)
 
     def services_ended(self) -> None:
@@ -425,8 +416,7 @@ class DefaultMessageStore:
     def _illegal(self, error: MessageIllegalError) -> PutMessageResult:
         result = self.commit_log.illegal(error)
         if not self.flags.is_writeable():  # then this is the answer to every put
-            result = PutMessageResult(
-                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.flags.reason)
+            result = PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.flags.reason)
         self._counts.failed_times += 1
         self.refused_puts.note(result)
         return result

@@ -513,14 +513,15 @@ async def _not_kept(see, tmp_path, patch):
         assert one.slave.faults.to_json() == []
 
 
-def copy_of(one, tables):
+def copy_of(one, access=None):
+    tables = SimpleNamespace(access=access, topics=SimpleNamespace(table={}), deletion=None)
     return MetadataCopy(one.inner, tables, one.slave, one.script, one.run)
 
 
 @case(events.METADATA_CANNOT_BE_COPIED, metrics.METADATA_FAILURES, None, f'"{Fault.METADATA.value}: topics: ')
 async def _metadata(see, tmp_path, patch):
     async with World(tmp_path, Script(), b"") as one:
-        copy = copy_of(one, SimpleNamespace(access=None))
+        copy = copy_of(one)
         await copy.copy_all()
         await see(one)
 
@@ -528,7 +529,7 @@ async def _metadata(see, tmp_path, patch):
 @fault(events.METADATA_CANNOT_BE_COPIED, Fault.METADATA)
 async def _metadata_lasts(see, tmp_path, patch):
     async with World(tmp_path, Script(), b"") as one:
-        copy = copy_of(one, SimpleNamespace(access=None))
+        copy = copy_of(one)
         await copy.copy_all()
         await see(one)
         for kind in ("topics", "groups", "modes", "offsets"):
@@ -541,7 +542,7 @@ async def _users(see, tmp_path, patch):
     script = Script()
     script.signs = False
     async with World(tmp_path, script, b"") as one:
-        await copy_of(one, SimpleNamespace(access=SimpleNamespace())).copy_all()
+        await copy_of(one, SimpleNamespace()).copy_all()
         assert one.slave.users == "innerClientAuthenticationCredentials is not set here"
         await see(one)
 
