@@ -110,6 +110,23 @@ def _put_row(
     return size
 
 
+@cython.cfunc
+@cython.exceptval(-1)
+def _check_rows(
+    numbers: cython.const[cython.longlong][:, ::1], base: cython.longlong, flags: cython.Py_ssize_t,
+    offsets: cython.Py_ssize_t,
+) -> cython.int:
+    """Raise ValueError unless there are enough columns, flags and offsets for the rows, and a position."""
+    count: cython.Py_ssize_t = numbers.shape[0]
+    if count and numbers.shape[1] < C.N_COLUMNS:
+        raise ValueError(f"{numbers.shape[1]} columns")
+    if base < 0:  # differences of positions must not overflow
+        raise ValueError(f"position {base}")
+    if flags < count or offsets < count + 1:
+        raise ValueError(f"{count} rows need more offsets or flags")
+    return 0
+
+
 def encode_rows(
     numbers: cython.const[cython.longlong][:, ::1],
     born_offsets: cython.const[cython.int][::1],
@@ -134,15 +151,9 @@ def encode_rows(
     n: cython.Py_ssize_t
     count: cython.Py_ssize_t = numbers.shape[0]
     written: cython.Py_ssize_t = 0
-    if count and numbers.shape[1] < C.N_COLUMNS:
-        raise ValueError(f"{numbers.shape[1]} columns")
-    if base < 0:  # differences of positions must not overflow
-        raise ValueError(f"position {base}")
-    if len(fits) < count or min(
+    _check_rows(numbers, base, len(fits), min(
         born_offsets.shape[0], store_offsets.shape[0], body_offsets.shape[0],
-        topic_offsets.shape[0], prop_offsets.shape[0],
-    ) < count + 1:
-        raise ValueError(f"{count} rows need more offsets or flags")
+        topic_offsets.shape[0], prop_offsets.shape[0]))
     with cython.nogil:
         for n in range(count):
             fits[n] = numbers[n, C.N_PHY] >= base and _put_row(
@@ -179,15 +190,9 @@ def differing_rows(
     count: cython.Py_ssize_t = numbers.shape[0]
     size: cython.longlong
     found: cython.Py_ssize_t = 0
-    if count and numbers.shape[1] < C.N_COLUMNS:
-        raise ValueError(f"{numbers.shape[1]} columns")
-    if base < 0:  # differences of positions must not overflow
-        raise ValueError(f"position {base}")
-    if len(differ) < count or min(
+    _check_rows(numbers, base, len(differ), min(
         born_offsets.shape[0], store_offsets.shape[0], body_offsets.shape[0],
-        topic_offsets.shape[0], prop_offsets.shape[0],
-    ) < count + 1:
-        raise ValueError(f"{count} rows need more offsets or flags")
+        topic_offsets.shape[0], prop_offsets.shape[0]))
     with cython.nogil:
         for n in range(count):
             differ[n] = 1
