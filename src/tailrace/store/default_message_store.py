@@ -248,8 +248,8 @@ class DefaultMessageStore:
     def _read_flushed(self) -> int:
         """Return the position up to which the hint says that the log is synced, -1 without a valid hint."""
         try:
-            return int(orjson.loads(
-                read_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}") or b"{}")["flushed"])
+            hint = read_hint(self.file_system, f"{self.root}/{filenames.FLUSHED}") or b"{}"
+            return int(orjson.loads(hint)["flushed"])
         except (ValueError, KeyError, TypeError):
             return -1
 

@@ -70,7 +70,7 @@ class Retention:
         needs = LogNeeds(
             pins=[*([archive] if archive is not None else ()), self._pins_of_groups, rescue.pins],
             topics=self.topics.needs, is_archived=archive.confirmed if archive is not None else lambda _: True,
-            has_units=lambda: store.reput.reput_from_offset, rewrite_timers=rescue.rewrite)
+            units_until=lambda: store.reput.reput_from_offset, rewrite_timers=rescue.rewrite)
         self.clean_commit_log = CleanCommitLogService(
             clock, file_system, config, log, store.flags, self.trash, self.disk,
             self._store_timestamp, self._dispatched_until, self._count_messages,

@@ -348,34 +348,33 @@ class TopicRetention:
         crash. Raises OSError or what ``also`` raises; then nothing is noted.
         """
         with self._lock:
-            was = dict(self._minima.ended), self._minima.unfinished
-            self._minima.ended.update(ended)
-            self._minima.unfinished = unfinished
-
             def remove(draft: Draft[QueueKey, LogicalMin]) -> None:
                 draft.touch()  # the deleted topics are in the file as well
                 for key in [key for key in self._minima.table if key[0] in ended]:
                     draft.remove(key)
 
-            try:
+            with self._noting(ended):
+                self._minima.unfinished = unfinished
                 self._minima.change(remove, also)
-            except BaseException:
-                self._minima.ended, self._minima.unfinished = was
-                raise
             for table in (self._bytes, self._first):
                 for key in [key for key in table if key[0] in ended]:
                     del table[key]
 
     def note_begins(self, begins: Mapping[str, Ended]) -> None:
         """Note where queues without a message begin, durably. Raises OSError; then nothing is noted."""
-        with self._lock:
-            was = dict(self._minima.ended)
-            self._minima.ended.update(begins)
-            try:
-                self._minima.change(lambda draft: draft.touch())
-            except BaseException:
-                self._minima.ended = was
-                raise
+        with self._lock, self._noting(begins):
+            self._minima.change(lambda draft: draft.touch())
+
+    @contextlib.contextmanager
+    def _noting(self, ended: Mapping[str, Ended]) -> Iterator[None]:
+        """Context in which these are in the table; they stay there if it ends without an error."""
+        was = dict(self._minima.ended), self._minima.unfinished
+        self._minima.ended.update(ended)
+        try:
+            yield
+        except BaseException:
+            self._minima.ended, self._minima.unfinished = was
+            raise
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -61,7 +61,7 @@ class LogNeeds:
     """Returns the part of the log that topics with rules of their own need."""
     is_archived: Callable[[MappedFile], bool]
     """Compares a part of the oldest file with the archive. Returns True when all of it is compared, or without one."""
-    has_units: Callable[[], int]
+    units_until: Callable[[], int]
     """Returns the position up to which all records have units, in memory at least."""
     rewrite_timers: Callable[[int, int], tuple[int, int]]
     """Copies the pending timers between two positions to the end of the log. Returns how many were
@@ -403,7 +403,7 @@ class CleanCommitLogService:
     def _facts(self, files: tuple[MappedFile, ...]) -> list[SegmentFacts]:
         now_ms = self._clock.now_ms()
         flushed, dispatched = self._log.queue.flushed_where, self._dispatched_until(-1)
-        has_units = self.needs.has_units()
+        units_until = self.needs.units_until()
         found = []
         for file, following in zip(files, (*files[1:], None), strict=False):
             stored = self._store_timestamp(following.file_from_offset) if following else -1
@@ -412,7 +412,7 @@ class CleanCommitLogService:
             until = file.file_from_offset + file.size
             found.append(SegmentFacts(
                 file.path, file.file_from_offset, file.size, time_ms, source, until <= flushed,
-                until <= dispatched, until <= has_units, allocated))
+                until <= dispatched, until <= units_until, allocated))
         return found
 
     def _mtime_and_allocated(self, file: MappedFile, now_ms: int) -> tuple[int, int]:
