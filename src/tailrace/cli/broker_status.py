@@ -32,17 +32,23 @@ def status(*, server: Target, as_json: AsJson = False) -> None:
     answer.
     """
     found = ask(server, lambda admin: admin.broker_status())
-    if wants_table(as_json=as_json):
-        for place, (address, one) in enumerate(found.items()):
+    people, lines, is_whole = wants_table(as_json=as_json), list[dict[str, Any]](), True
+    for address, one in found.items():
+        if isinstance(one, RemotingError):
+            is_whole = False
+            lines.append({"broker": address, "error": str(one)})
+        elif people:
+            lines.append(fields_of(address, one.figures, one.replication))
+        else:
+            lines.append({"broker": address, **one.figures, "haStatus": one.replication})
+    if people:
+        for place, line in enumerate(lines):
             if place:
                 print()
-            print_fields({"broker": address, "error": str(one)} if isinstance(one, RemotingError)
-                         else fields_of(address, one.figures, one.replication))
+            print_fields(line)
     else:
-        print_lines({"broker": address, **({"error": str(one)} if isinstance(one, RemotingError)
-                                           else {**one.figures, "haStatus": one.replication})}
-                    for address, one in found.items())
-    if any(isinstance(one, RemotingError) for one in found.values()):
+        print_lines(lines)
+    if not is_whole:
         raise typer.Exit(1)
 
 

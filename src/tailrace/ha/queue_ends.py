@@ -43,8 +43,8 @@ class QueueEnds:
     async def copy(self, master: str) -> None:
         """Ask the master at an address for the topics that are new here.
 
-        Raises RemotingError or what the file of the table raises; then the rest is asked with the next copy. A topic
-        whose answer is refused keeps no other one from being asked.
+        A refused topic does not stop the others: they are noted, then its error is raised, and the next copy asks for
+        it again. After another RemotingError, or an error of the file of the table, the next copy asks for all again.
         """
         refused: RemotingCommandError | None = None
         ends: dict[str, dict[int, int]] = {}

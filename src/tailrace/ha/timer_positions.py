@@ -30,7 +30,7 @@ class TimerPositions:
         self._last: TimerCheckpointFields | None = None
 
     def note(self) -> None:
-        """Keep the checkpoint on the disk if it is a new one."""
+        """Keep the checkpoint for slaves if it is a new one."""
         fields = self._written()
         if fields is None or fields == self._last:
             return
