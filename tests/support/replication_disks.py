@@ -90,10 +90,14 @@ class Disks:
             node.files.remove(path)
         if node.files.exists(directory):
             node.files.sync_dir(directory)
-        node.cut_at, node.low, node.same_until, node.frozen, node.damaged = 0, -1, 0, None, False
-        self.replicated.clear()  # what a slave has lost is no longer on two brokers
+        self.begins_empty(node)
         self.counts["lost logs"] += 1
         self.note(f"the log of {node.name} is lost")
+
+    def begins_empty(self, node):
+        """Note that the log of a slave is gone: what it had is no longer on as many brokers as the mode promises."""
+        node.cut_at, node.low, node.same_until, node.frozen, node.damaged = 0, -1, 0, None, False
+        self.replicated.clear()
 
     async def _heal_disks(self):
         self.heal_disks()

@@ -305,7 +305,7 @@ class World(Clients, PassingTopic, Disks, Checks):
             self.note(f"{node.name} begins again: {found}")
             self.counts["new copies"] += 1
             node.files = CrashFileSystem(clock=node.clock)
-            node.cut_at, node.low = 0, -1
+            self.begins_empty(node)
         elif isinstance(found, BaseException):
             raise ViolationError(f"the repair of {node.name} fails: {found!r}") from found
         else:
