@@ -103,6 +103,8 @@ class FakeBroker:
         self.refuse = {}
         """Code of a request: what is answered, or None for a broken connection."""
         self.down = False
+        self.gone = set()
+        """Addresses that cannot be connected to."""
         self._arrived = asyncio.Event()
         self._phy = itertools.count(1000, 1000)
 
@@ -312,6 +314,8 @@ class FakeRemoting:
         if self.closed:
             raise RemotingError("the client is closed")
         await self.travel()
+        if address in self.broker.gone:
+            raise RemotingConnectError(address, "refused")
         return await self.broker.serve(self, code, ext, body, timeout_ms)
 
     ask = RemotingClient.ask

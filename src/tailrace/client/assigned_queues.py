@@ -31,7 +31,7 @@ _log = get_logger(__name__)
 POLL_MS: Final = 15_000
 """For how long a broker holds a pull without a message, as RocketMQ's clients ask for."""
 AGAIN_S: Final = 1.0
-AGAIN_MAX_S: Final = 30.0
+AGAIN_MAX_S: Final = 5.0
 """Between pulls that fail, doubled each time."""
 SPAN_MAX: Final = 2_000
 """Offsets between the first unfinished message of a queue and the last, when messages are consumed at a time."""
@@ -440,13 +440,13 @@ class AssignedQueues:
 
     async def _fill(self, one: ProcessQueue) -> None:
         """Pull or pop a queue until it is dropped; after a failure again, after a pause."""
-        failures, lost = 0, ""
+        failures, registrations, lost = 0, 0, ""
         while await self._has_room(one):
             try:
                 moved = await (self._pop_once(one) if isinstance(one, PopQueue) else self._pull_once(one))
                 if failures:
                     self._works(one.queue, lost)
-                failures, lost = 0, ""
+                failures, registrations, lost = 0, 0, ""
                 if moved is not None:
                     self._look_at(one.queue.topic)
                     await self.restart(one, moved)
@@ -460,9 +460,10 @@ class AssignedQueues:
                     self.stop()
                     return
                 if not isinstance(one, PopQueue) and await self._register_again(error):
-                    if failures > 1:
+                    registrations += 1  # failures before it may be those of a broker that was down
+                    if registrations > 1:
                         await asyncio.sleep(AGAIN_S)
-                    if failures < REGISTRATIONS_MOST:
+                    if registrations < REGISTRATIONS_MOST:
                         continue
                 elif address := self._is_lost(error):
                     lost = address

@@ -305,9 +305,11 @@ class ClientInstance:
         if since is not None:
             events.SERVER_IS_AVAILABLE_AGAIN.log(_log, address=address, seconds=round(self.loop.time() - since, 1))
 
-    def _name_server_answers(self) -> None:
-        for address in [one for one in self._unreached if self.routes.is_name_server(one)]:
-            self.reached(address)
+    def _name_server_answers(self, address: str) -> None:
+        """Log that one name server answers after a time in which none did; only one of them was noted as lost."""
+        for one in [one for one in self._unreached if self.routes.is_name_server(one)]:
+            self._unreached[address] = self._unreached.pop(one)
+        self.reached(address)
 
     async def _send_beat(self, address: str) -> bool:
         """Send a heartbeat; return True if the broker has to get the subscriptions. Raises RemotingError.

@@ -120,8 +120,8 @@ class Routes:
         """Requests that have no answer yet, by the topic that was asked for and the topic of the route."""
         self._missing: dict[str, tuple[int, str]] = {}
         """Time, and the text of `explained`, by topic."""
-        self.on_answer: Callable[[], None] = _no_matter
-        """Called when a name server has answered; must not raise."""
+        self.on_answer: Callable[[str], None] = _no_matter
+        """Called with the address of a name server that has answered; must not raise."""
 
     async def of(self, topic: str, *, for_write: bool = False) -> Route:
         """Return the route of a topic.
@@ -238,14 +238,14 @@ class Routes:
             try:
                 answer = await self._remoting.ask(address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
             except RemotingCommandError:
-                self.on_answer()
+                self.on_answer(address)
                 raise
             except RemotingError as error:
                 last = error
                 if self._namesrv[0] == address:  # unless another call has moved it to the end before
                     self._namesrv.append(self._namesrv.pop(0))
                 continue
-            self.on_answer()
+            self.on_answer(address)
             most = DEFAULT_QUEUES if asked != topic else QUEUES_MAX
             with readable(address):
                 found = fastjson.loads(answer.body)
@@ -286,7 +286,7 @@ class Routes:
         return self._broker_name
 
 
-def _no_matter() -> None:
+def _no_matter(_address: str) -> None:
     """Do nothing."""
 
 

@@ -93,7 +93,7 @@ OFFSET_OF_A_QUEUE_IS_CORRECTED: Final = event(
     do="See `reason`.")
 PULL_FAILED: Final = event(
     "warning", "pull failed, it is tried again", "topic broker queue offset reason",
-    "Retried after 1 to 30 s; logged once for a topic and cause.", do="See `reason`.")
+    "Retried after 1 to 5 s; logged once for a topic and cause.", do="See `reason`.")
 POP_FAILED: Final = event(
     "warning", "pop failed, it is tried again", "topic broker queue reason",
     "As after a failed pull.", do="See `reason`.")

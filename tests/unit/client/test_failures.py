@@ -196,6 +196,39 @@ def test_a_lost_connection_is_said_once_and_its_end_too(caplog):
     run(test)
 
 
+def test_a_consumer_reads_soon_after_a_long_outage(caplog):
+    async def test():
+        fake, seen = broker(t=4), []
+        async with consumer(listening(seen)):
+            await asyncio.sleep(5)
+            fake.down = True
+            fake.lose_connections()
+            await asyncio.sleep(62)
+            fake.down = False
+            fake.put("t", 0, b"7")
+            await until(lambda: seen == [7], 6)
+        assert not warnings(caplog, "pull failed")  # the broker does not know the group until it has a heartbeat
+
+    run(test)
+
+
+def test_the_name_server_is_available_again_that_has_answered(caplog):
+    async def test():
+        fake = broker(t=1)
+        async with consumer(listening([]), namesrv="n:1;n:2"):
+            fake.gone |= {"n:1", "n:2"}
+            await asyncio.sleep(120)
+            for answering in ("n:1", "n:2"):
+                fake.gone = {"n:1", "n:2"} - {answering}
+                await asyncio.sleep(120)
+                assert f" address={answering} " in warnings(caplog, "server is available again")[-1]
+                fake.gone = {"n:1", "n:2"}
+                await asyncio.sleep(120)
+            assert len(warnings(caplog, "server is available again")) == 2
+
+    run(test)
+
+
 def test_a_pull_that_is_refused_is_said_once_for_all_queues_of_its_topic(caplog):
     async def test():
         fake, failed, seen = broker(t=4), [], []
