@@ -40,6 +40,8 @@ _log = get_logger(__name__)
 
 REST_S: Final = 0.2
 """Least time between two registrations, so that many changes of topics need few registrations."""
+AGAIN_S: Final = 5.0
+"""Between registrations at a name server that did not accept the last one."""
 UNREGISTER_TIMEOUT_MS: Final = 3000
 
 
@@ -170,14 +172,19 @@ class Registration:
         await self._client.close()
 
     async def _step(self) -> None:
-        """Register at all name servers, and return when the next registration is due."""
+        """Register at all name servers, and return when the next registration at all of them is due."""
         self._changed.clear()
         body = await self._background.run(self._body)
-        await asyncio.gather(*(self._register(address, body) for address in self._addresses))
-        await asyncio.sleep(REST_S)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._config.register_name_server_period / 1000):
-                await self._changed.wait()
+        due, addresses = self._loop.time() + self._config.register_name_server_period / 1000, self._addresses
+        while True:
+            await asyncio.gather(*(self._register(address, body) for address in addresses))
+            await asyncio.sleep(REST_S)
+            addresses = [address for address in self._addresses if self._state[address]]
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(due, self._loop.time() + AGAIN_S) if addresses else due):
+                    await self._changed.wait()
+            if self._changed.is_set() or self._loop.time() >= due:
+                return
 
     def _body(self) -> bytes:
         """Return a RegisterBrokerBody with every topic."""

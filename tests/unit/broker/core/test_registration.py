@@ -10,6 +10,7 @@ import socket
 import pytest
 
 from tailrace.broker import BrokerController
+from tailrace.broker.core import registration
 from tailrace.broker.core.listeners import is_own_address
 from tailrace.broker.core.registration import (
     Registration,
@@ -113,6 +114,33 @@ async def unreachable(tmp_path, kit, client, caplog):
 
 def test_a_name_server_that_comes_later_is_found_and_said_once(tmp_path, kit, client, caplog):
     asyncio.run(unreachable(tmp_path, kit, client, caplog))
+
+
+def test_a_name_server_that_comes_later_is_found_soon(tmp_path, kit, client, monkeypatch):
+    async def main():
+        asked, register = [], Registration._register
+
+        async def noted(self, address, body):
+            asked.append(address)
+            await register(self, address, body)
+
+        monkeypatch.setattr(registration, "AGAIN_S", 0.3)
+        monkeypatch.setattr(Registration, "_register", noted)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        async with running(tmp_path / "first", kit) as (first, _):
+            config = BrokerConfig(broker_name="far", namesrv_addr=f"{first.namesrv_address};127.0.0.1:{port}")
+            async with running(tmp_path / "far", kit, config, None) as (far, _):
+                await route(client, first.namesrv_address, "far", True)
+                await asyncio.sleep(1)
+                async with running(tmp_path / "late", kit, None, ("127.0.0.1", port)) as (late, _):
+                    found = await route(client, late.namesrv_address, "far", True)
+                    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": far.broker_address}
+                assert asked.count(first.namesrv_address) == 1  # it has accepted the registration
+        await client.close()
+
+    asyncio.run(main())
 
 
 def test_many_topics_are_encoded_in_parts_between_which_the_event_loop_works(broker, monkeypatch):
