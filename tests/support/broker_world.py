@@ -354,7 +354,8 @@ class BrokerWorld:
         self.connection.write(answer)
         return True
 
-    def end_transaction(self, queue_offset, phy_offset, *, commit, check=False):
+    def end_transaction(self, queue_offset, phy_offset, *, commit, check=False, name=None):
         return self.ask(self.ends.end_transaction, RequestCode.END_TRANSACTION, {
             "producerGroup": PRODUCERS, "tranStateTableOffset": queue_offset, "commitLogOffset": phy_offset,
-            "commitOrRollback": 8 if commit else 12, "msgId": "x", "fromTransactionCheck": str(check).lower()})
+            "commitOrRollback": 8 if commit else 12, "msgId": "x", "fromTransactionCheck": str(check).lower(),
+            "transactionId": name})

@@ -216,11 +216,12 @@ class TransactionEnds:
         reason = ""
         if isinstance(found, FreshHalf):
             topic, group, immunity, stored_ms = found.committed.topic, found.group, found.immunity, found.stored_ms
+            unique_key = found.unique_key
             end = partial(self._service.end_in_memory, offset, found, commit=commit)
         else:
             end = partial(self._service.end, found, commit=commit)
             half, properties = found.half, found.half.properties
-            topic, group = properties[N.REAL_TOPIC], properties[N.PGROUP]
+            topic, group, unique_key = properties[N.REAL_TOPIC], properties[N.PGROUP], properties.get(N.UNIQ_KEY)
             immunity = properties.get(N.CHECK_IMMUNITY_TIME_IN_SECONDS)
             stored_ms = self._store.wall_time_of(half)
             if half.queue_offset != offset:
@@ -229,6 +230,9 @@ class TransactionEnds:
                 reason = "The commit log offset wrong"
         if (control := self._control) is not None:
             control.require_record(caller.channel, caller.request, topic_access(topic, Action.PUB))
+        if unique_key and header.transaction_id not in {None, "", unique_key}:
+            # The one that the producer means was lost with the end of a log, and another one has got its place.
+            reason = "The half message is of another transaction"
         self._check(header, group, immunity, stored_ms, reason)
         result = end()
         if result is None:  # an earlier request may have committed, and its message may not be durable yet

@@ -177,7 +177,7 @@ def end(world, result):
     processor = wiring.ends_of_transactions(world.broker)
     return world.ask(processor.end_transaction, {
         "producerGroup": "p", "tranStateTableOffset": result.queue_offset, "commitLogOffset": result.phy_offset,
-        "commitOrRollback": 8, "fromTransactionCheck": "false", "msgId": "x", "transactionId": "x"}, code=37)
+        "commitOrRollback": 8, "fromTransactionCheck": "false", "msgId": "x", "transactionId": ""}, code=37)
 
 
 def test_a_half_message_of_a_deleted_topic_is_never_committed(world, turns, loop, caplog):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from broker_world import TOPIC, BrokerWorld
 
+from tailrace.env.entropy import SeededEntropy
 from tailrace.testing import CrashFileSystem, SimClock
 
 
@@ -122,3 +123,28 @@ def test_a_late_answer_settles_the_newest_copy(world, monkeypatch, count, commit
     assert bodies(world) == ([b"half"] if commit else [])
     assert world.broker.transactions.queue.pending == 0
     assert not world.broker.transactions._copies
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("checks", [0, 1])
+def test_an_end_does_not_settle_another_half_message_at_its_place(commit, checks):
+    """A power loss, or a promotion, has taken the half message that the producer means, and a later one is there."""
+    files, clock = CrashFileSystem(), SimClock()
+    lost = BrokerWorld(files, clock, sync=False)
+    lost.flush_log()
+    answer = lost.answer(lost.send(b"lost", half=True))
+    place = int(answer.ext["queueOffset"]), int(answer.ext["msgId"][-16:], 16)
+    lost.loop.stop()
+    made = BrokerWorld(files.power_lost(SeededEntropy(1), 0), clock, sync=False)
+    answer = made.answer(made.send(b"kept", half=True))
+    assert place == (int(answer.ext["queueOffset"]), int(answer.ext["msgId"][-16:], 16))
+    passes(made, 2 * checks)
+    refused = made.end_transaction(*place, commit=commit, name="Ulost")
+    made.loop.run()
+    assert "transaction" in made.answer(refused).remark
+    assert made.broker.transactions.queue.pending == 1
+    number = made.end_transaction(*place, commit=True, name="Ukept")
+    made.loop.run()
+    assert made.answer(number).code == 0
+    assert bodies(made) == [b"kept"]
+    made.close()
