@@ -17,6 +17,8 @@ from replication_world import play
 
 from tailrace.broker.core import slaves
 from tailrace.broker.messages import query
+from tailrace.broker.transactions.half_queue import HalfQueue
+from tailrace.broker.transactions.service import TransactionService
 from tailrace.ha import metadata_copy, slave_comparison
 from tailrace.ha.comparison import Compared, Verdict
 from tailrace.ha.replicas import NOT_YET, Replicas
@@ -150,11 +152,22 @@ def ends_too_much(monkeypatch):
     monkeypatch.setattr(deletion, "end_lives", end)
 
 
+def commits_again(monkeypatch):
+    """A transaction that the log has committed is committed again after a start."""
+    monkeypatch.setattr(TransactionService, "_is_committed", lambda *_: False)
+
+
+def forgets_half_messages(monkeypatch):
+    """A master does not check the half messages that it finds in its log."""
+    monkeypatch.setattr(HalfQueue, "grow", lambda *_: None)
+
+
 PLANTS = [
     (believes_reports, "I2", 1, {}), (compares_nothing, "I1", 1, {}), (acknowledges_unsynced, "I2", 1, {"sync": True}),
     (counts_connections, "I2", 1, {"slaves": 2, "need": 3}), (takes_offsets_back, "I4", 1, {}),
     (shows_each_checkpoint, "H19", 1, {}), (gives_no_released_record, "I6", 9006, {"passes": True}),
     (shows_ended_lives, "I3", 1, {"passes": True}), (ends_too_much, "I7", 1, {"passes": True}),
+    (commits_again, "TX1", 1, {"transactions": True}), (forgets_half_messages, "TX1", 5, {"transactions": True}),
 ]
 """Faults, what finds them, the first seed, and what the seeds have in common."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 
 from replication_node import Records
-from replication_places import GROUP, HA_PORT, PASSING, QUEUES, ROOT, TOPIC
+from replication_places import DEALS, GROUP, HA_PORT, PASSING, QUEUES, ROOT, TOPIC
 
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.supervision import FAILURES
@@ -126,19 +126,19 @@ class Checks:
             if now > floor:
                 del node.floors[queue_id]
 
-    def acknowledged(self, node, sent):
-        """Check I2 for an acknowledgement that has arrived from a node."""
+    def acknowledged(self, node, sent, need=None):
+        """Check I2 for an acknowledgement of ``need`` copies that has arrived from a node."""
         self.counts["acknowledged"] += 1
-        sent.need = self.need
+        sent.need = need = need or self.need
         sent.on = {one for one in self.nodes if self._surely_has(one, sent)}
         lost = {one for one in self.nodes if one not in sent.on and one.power_lost_s >= sent.at_s and not self.is_sync}
-        if len((sent.on | lost) - {node}) < self.need - 1:
+        if len((sent.on | lost) - {node}) < need - 1:
             raise ViolationError(
-                f"I2: {sent.number} at {sent.phy_offset} is acknowledged for {self.need} copies, besides {node.name} "
+                f"I2: {sent.number} at {sent.phy_offset} is acknowledged for {need} copies, besides {node.name} "
                 f"it is on {sorted(one.name for one in sent.on - {node})}")
         master = self.master
         if master.ready and master not in sent.on:  # another one than the one that has answered, or after its restart
-            if not lost and (self.need > 1 or master is node):
+            if not lost and (need > 1 or master is node):
                 raise ViolationError(f"I5: {sent.number} is acknowledged, and {master.name} does not have it")
             sent.need = 0
 
@@ -222,7 +222,7 @@ class Checks:
             # The end of a queue without a message is known only where it had one.
             if [one for one in ours if one[2] < one[3]] != [one for one in wanted if one[2] < one[3]]:
                 raise ViolationError(f"I3: queues of {node.name} are {ours}, and its log has {wanted}")
-            for topic in (TOPIC, PASSING):
+            for topic in (TOPIC, PASSING, DEALS):
                 if self._everything(node.store, topic) != self._everything(rebuilt, topic):
                     raise ViolationError(f"I3: queues of {node.name} and {topic} differ from its log")
             for sent in self.sent[:: max(1, len(self.sent) // 40)]:

@@ -62,7 +62,6 @@ class Clients:
         """Send one message; return it if it is acknowledged. With ``late`` a timer, or one with a delay level."""
         number = len(self.sent)
         body = b"%08d" % number + rng.randbytes(rng.randrange(rng.choice((20, 200, 2000))))
-        node = self.master
         sent = Sent(number, rng.randrange(QUEUES), body, topic, at_s=self.loop.time())
         properties = {KEYS: f"k{number}", UNIQ_KEY: f"U{number:08d}"}
         if late:
@@ -72,13 +71,20 @@ class Clients:
             else:
                 sent.due_ms = now_ms + rng.randrange(2000, rng.choice((4000, 20_000)))
                 properties[TIMER_DELIVER_MS] = str(sent.due_ms)
+        answer = await self.put(client, sent, {
+            "producerGroup": "producers", "topic": topic, "sysFlag": 0,
+            "properties": encode_properties(properties).decode()})
+        return None if answer is None else sent
+
+    async def put(self, client, sent, fields):
+        """Send a message with these fields to the master. Return the answer if the message is acknowledged."""
+        node = self.master
         self.sent.append(sent)
-        self.by_body[body] = sent
+        self.by_body[sent.body] = sent
         try:
-            answer = await self.ask(client, node, RequestCode.SEND_MESSAGE, {
-                "producerGroup": "producers", "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": QUEUES,
-                "queueId": sent.queue_id, "sysFlag": 0, "bornTimestamp": BASE_MS, "flag": 0,
-                "properties": encode_properties(properties).decode()}, body, timeout_ms=15_000)
+            answer = await self.ask(client, node, RequestCode.SEND_MESSAGE, fields | {
+                "defaultTopic": "TBW102", "defaultTopicQueueNums": QUEUES, "queueId": sent.queue_id,
+                "bornTimestamp": BASE_MS, "flag": 0}, sent.body, timeout_ms=15_000)
         except RemotingError:
             self.counts["sends without an answer"] += 1
             return None
@@ -90,7 +96,7 @@ class Clients:
             self.acknowledged(node, sent)
         except ViolationError as error:
             self.wrong.append(str(error))
-        return sent
+        return answer
 
     async def consume(self):
         """Read each queue from the committed offset, at a slave if the master does not answer, and commit."""

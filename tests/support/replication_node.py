@@ -14,13 +14,9 @@ from functools import partial
 from unittest import mock
 
 from node_network import LIFE, Life, LoopScheduler, NodeClock
+from replication_deals import SETTINGS as DEAL_SETTINGS
 from replication_disks import FAILING, GROWING, READS
-from replication_places import (
-    NAMESRV_PORT,
-    PORT,
-    ROOT,
-    TOPIC,
-)
+from replication_places import DEALS, NAMESRV_PORT, PORT, ROOT, TOPIC
 
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.statistics import latencies
@@ -101,7 +97,8 @@ class Node:
         return StoreConfig(**settings, broker_role=role), BrokerConfig(
             broker_id=0 if self.is_master else self.index + 1, broker_ip1=self.ip, slave_read_enable=True,
             namesrv_addr=";".join(f"{node.ip}:{NAMESRV_PORT}" for node in world.nodes),
-            register_name_server_period=10_000, flush_consumer_offset_interval=2000, revive_queue_num=1)
+            register_name_server_period=10_000, flush_consumer_offset_interval=2000, revive_queue_num=1,
+            **(DEAL_SETTINGS if world.transactions else {}))
 
     # --- its disk
 
@@ -283,6 +280,8 @@ class Records:
         """Offset in the timer queue and end of the record of a timer, by its number."""
         self.delivered = {}
         """End of the record of a message in its own topic, by its number."""
+        self.committed = {}
+        """Position of the committed message of a transaction, by the number of its half message."""
 
     def read(self):
         node, size = self._node, self._node.world.sizes["mapped_file_size_commit_log"]
@@ -310,6 +309,8 @@ class Records:
                     self.timers.setdefault(number, (message.queue_offset, self._at + length))
             elif message.topic == TOPIC:
                 self.delivered.setdefault(number, self._at + length)
+            elif message.topic == DEALS:
+                self.committed.setdefault(number, self._at)
             self._at += length
 
 

@@ -16,6 +16,8 @@ These invariants hold after each step and at the end:
   I6  A slave that cannot follow says why.
   I7  A topic that was deleted and created again has the acknowledged messages of its present life once, and none of the
       life before. Only a promotion may undo a deletion. No slave ends a life where no master has ended it.
+  I8  A transaction is in its topic once if it is committed, and never if it is rolled back. A new master asks for those
+      that are open.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ from functools import partial
 from node_network import Life, Network, NodeLoop, is_crash
 from replication_checks import Checks
 from replication_clients import Clients
+from replication_deals import Dealers
 from replication_disks import Disks, is_of_disk
 from replication_node import SKEW_MS, Node, in_thread, simulated
-from replication_places import GROUP, HA_PORT, NAMES, PORT, QUEUES, ROOT, TOPIC
+from replication_places import DEALS, GROUP, HA_PORT, NAMES, PORT, QUEUES, ROOT, TOPIC
 from replication_topics import PassingTopic
 
 from tailrace.config import FlushDiskType
@@ -54,16 +57,17 @@ FOLLOWS_S = 90.0
 """Longest time until all slaves follow when nothing fails any more."""
 
 
-class World(Clients, PassingTopic, Disks, Checks):
+class World(Clients, PassingTopic, Dealers, Disks, Checks):
     """One run. The seed chooses what is None.
 
     ``slaves`` is 1 or 2, ``need`` the number of copies, ``sync`` SYNC_FLUSH; with ``passes`` a topic is deleted and
     created again, with ``expires`` nodes delete their oldest files, with ``fills`` disks are full or slow for a while,
-    with ``fails`` some reads fail, with ``loses`` the log of a slave is removed.
+    with ``fails`` some reads fail, with ``loses`` the log of a slave is removed, with ``transactions`` a producer sends
+    half messages.
     """
 
     def __init__(self, seed, *, slaves=None, need=None, sync=None, passes=None, expires=None, fills=None,
-                 fails=None, loses=None, steps=40):
+                 fails=None, loses=None, transactions=None, steps=40):
         self.seed, self.steps = seed, steps
         self.rng = rng = random.Random(f"{seed} world")
         self.loop = None
@@ -99,6 +103,9 @@ class World(Clients, PassingTopic, Disks, Checks):
         self.passes = random.Random(f"{seed} passes").random() < 0.5 if passes is None else passes
         self.deletion, self.most_ended = None, 0
         self.draw_disks(expires, fills, fails, loses)
+        self.draw_deals(transactions)
+        self.answers = set()
+        """Tasks that answer requests of brokers."""
         self.failures = FAILURES.copy()
 
     # --- notes
@@ -351,16 +358,18 @@ class World(Clients, PassingTopic, Disks, Checks):
                   f"{self.settings} {self.master_settings} {self.sizes}")
         for node in self.nodes:
             await node.start()
-        await self._make_topic()
+        for topic in (TOPIC, *([DEALS] if self.transactions else [])):
+            await self._make_topic(topic)
         await self._all_follow()
         work = [asyncio.create_task(one) for one in (
             self.produce(1), self.produce(2), self.consume(), *([self.pass_topic()] if self.passes else []),
-            *map(self.copy_timer_checkpoint, range(len(self.nodes))))]
+            *self.dealers(), *map(self.copy_timer_checkpoint, range(len(self.nodes))))]
         try:
             await self.weather()
             await self._finish()
         finally:
             self.calm = True
+            work += self.answers
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
@@ -371,10 +380,10 @@ class World(Clients, PassingTopic, Disks, Checks):
 
     client_life = None
 
-    async def _make_topic(self):
+    async def _make_topic(self, topic):
         client = RemotingClient()
         answer = await self.ask(client, self.master, RequestCode.UPDATE_AND_CREATE_TOPIC, {
-            "topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": 6,
+            "topic": topic, "defaultTopic": "TBW102", "readQueueNums": QUEUES, "writeQueueNums": QUEUES, "perm": 6,
             "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"})
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         await client.close()
@@ -432,6 +441,7 @@ class World(Clients, PassingTopic, Disks, Checks):
             self._check_same_units(node, self.master)
         for node in self.nodes:
             self.check_passing(node)
+            self.check_deals(node)
         await self._promote()
         await self._all_follow()
         self.sends = False
@@ -441,7 +451,9 @@ class World(Clients, PassingTopic, Disks, Checks):
             await self.send(client, rng)
         await self._drain(client, rng)
         await client.close()
+        await self.settle_deals()
         self._check_messages()
+        self.check_deals(self.master, final=True)
         for node in self.nodes:
             self.check_passing(node)
 
