@@ -26,6 +26,7 @@ from tcp_link import FROM_TARGET, TO_TARGET, Link
 
 from tailrace import Message, Producer, PullConsumer
 from tailrace.errors import RemotingError
+from tailrace.formats import fastjson
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration, pytest.mark.long]
 
@@ -195,6 +196,59 @@ def test_topics_of_a_java_master_are_those_of_its_slave(pair):
     slave.kill()
     slave.start()
     assert bodies_at(slave.address, "batches") == new
+
+
+@pytest.mark.parametrize("pair", ["java/ours"], indirect=True)
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "the master starts again"])
+def test_a_new_slave_of_a_java_master_uses_no_offset_of_expired_messages_again(pair, restarts):
+    """D5: the log that it copies has no record of a queue whose messages have all expired."""
+    namesrv, master, slave = pair
+    master.set(fileReservedTime=0, cleanResourceInterval=500)
+    master.start()
+    until(lambda: created(namesrv))
+    expired = {"singles": {}, "batches": {"queue.type": "BatchCQ"}}
+
+    def bounds(address, topic):
+        answer = ask(address, 202, {"topic": topic})
+        if answer.code == 17:  # the slave has not copied the topic yet
+            return None
+        (place,) = fastjson.loads(answer.body)["offsetTable"].values()
+        return place["minOffset"], place["maxOffset"]
+
+    def committed(address, topic):
+        with contextlib.suppress(RemotingError), PullConsumer(broker=address, group="late") as reader:
+            return reader.committed(reader.queues(topic)[0])
+        return None
+
+    with Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
+        for topic, attributes in expired.items():
+            producer.create_topic(topic, 1, attributes)
+            for number in range(47):
+                producer.send(Message(topic=topic, body=b"old %d" % number), queue_id=0)
+            with PullConsumer(broker=master.address, group="late") as reader:
+                reader.commit(reader.queues(topic)[0], 45)
+        for _ in range(40):
+            producer.send(Message(topic=TOPIC, body=b"x" * 60_000), queue_id=0)
+    until(lambda: ask(master.address, 329).code == 0 and len(list((master.root / "commitlog").iterdir())) < 3)
+    if restarts:
+        master.kill()
+        master.start()
+    slave.start()
+    until(lambda: follows(master))
+    for topic in expired:
+        until(lambda topic=topic: bounds(slave.address, topic) == (47, 47), 150)
+        assert bounds(master.address, topic) == (47, 47)
+        until(lambda topic=topic: committed(slave.address, topic) == 45, 150)
+    slave.kill()
+    master.kill()
+    slave.command("promote", slave.root, "--config", slave.conf, "--role", "ASYNC_MASTER", "--yes")
+    slave.start()
+    with Producer(broker=slave.address, timeout_ms=10_000) as producer:
+        for topic in expired:
+            assert producer.send(Message(topic=topic, body=b"new"), queue_id=0).queue_offset == 47
+    for topic in expired:
+        with PullConsumer(broker=slave.address, group="late", timeout_ms=10_000) as reader:
+            assert [one.body for one in reader.messages(topic, follow=False)] == [b"new"]
 
 
 @mixed

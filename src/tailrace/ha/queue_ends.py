@@ -2,7 +2,9 @@
 
 A new copy of a log gets no record of a queue whose messages have all expired. After a promotion it would begin at 0,
 and offsets that clients remember would name other messages (D5 of ``store.lives``). So a slave asks for each topic
-once, by a request that every broker answers.
+by a request that every broker answers. While the master shows messages of a queue that is not here, each copy asks
+again: they are on their way, or their files were deleted and the master has not counted that yet, as RocketMQ for some
+seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _TIMEOUT_MS: Final = 30_000
 
 @final
 class QueueEnds:
-    """The topics of which a slave knows where their queues begin. Lives in the event loop."""
+    """The topics of which a slave knows where each of their queues begins. Lives in the event loop."""
 
     def __init__(
         self, store: DefaultMessageStore, topics: TopicConfigManager, deletion: Deletion, client: RemotingClient,
@@ -41,7 +43,7 @@ class QueueEnds:
         self._asked.clear()
 
     async def copy(self, master: str) -> None:
-        """Ask the master at an address for the topics that are new here.
+        """Ask the master at an address for the topics of which a queue is not known.
 
         A refused topic does not stop the others: they are noted, then its error is raised, and the next copy asks for
         it again. After another RemotingError, or an error of the file of the table, the next copy asks for all again.
@@ -56,9 +58,11 @@ class QueueEnds:
                 queue_id for queue_id in range(max(config.read_queue_nums, config.write_queue_nums))
                 if (topic, queue_id) not in self._store.queues.table}
             try:
-                if missing and (found := await self._ends(master, topic, missing)):
+                places = await self._places(master, topic, missing) if missing else {}
+                if found := {queue_id: end for queue_id, (begin, end) in places.items() if begin >= end > 0}:
                     ends[topic] = found
-                asked.add(topic)
+                if all(begin >= end for begin, end in places.values()):
+                    asked.add(topic)
             except RemotingCommandError as error:
                 refused = error
         if ends:
@@ -67,8 +71,8 @@ class QueueEnds:
         if refused is not None:
             raise refused
 
-    async def _ends(self, master: str, topic: str, missing: set[int]) -> dict[int, int]:
-        """Return the ends of those queues that have had messages and have none now."""
+    async def _places(self, master: str, topic: str, missing: set[int]) -> dict[int, tuple[int, int]]:
+        """Return begin and end of those queues on the master; empty if it has no such topic."""
         answer = await self._client.ask(
             master, RequestCode.GET_TOPIC_STATS_INFO, GetTopicStatsInfoRequestHeader(topic), timeout_ms=_TIMEOUT_MS,
             ok=(ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
@@ -76,5 +80,5 @@ class QueueEnds:
             return {}
         places = ((fastjson.loads(queue), place) for queue, place in fastjson.loads(answer.body)["offsetTable"].items())
         return {
-            int(queue["queueId"]): int(place["maxOffset"]) for queue, place in places
-            if queue["queueId"] in missing and place["minOffset"] >= place["maxOffset"] > 0}
+            int(queue["queueId"]): (int(place["minOffset"]), int(place["maxOffset"])) for queue, place in places
+            if queue["queueId"] in missing}

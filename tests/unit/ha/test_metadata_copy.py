@@ -314,7 +314,7 @@ def stats_asked(world):
 def test_each_topic_is_asked_once_for_queues_that_have_no_message_any_more(world):
     world.master.topics["t00"]["writeQueueNums"] = 1
     world.master.queues = {
-        "t01": {0: (47, 47), 1: (3, 9)}, "t02": {0: (0, 0), 2: (8, 8)}, "t00": {0: (5, 5)}, "t20": {99: (4, 4)}}
+        "t01": {0: (47, 47), 1: (0, 0)}, "t02": {0: (0, 0), 2: (8, 8)}, "t00": {0: (5, 5)}, "t20": {99: (4, 4)}}
     copied(world)
     assert world.here.begun == [{"t01": {0: 47}, "t02": {2: 8}}]
     assert stats_asked(world) == 20, "all but t00, whose queue is here"
@@ -329,6 +329,20 @@ def test_each_topic_is_asked_once_for_queues_that_have_no_message_any_more(world
     world.slave.fits = True
     copied(world)
     assert stats_asked(world) == 21, "all but t00: another master may answer"
+
+
+def test_a_topic_is_asked_again_while_the_master_shows_messages_of_a_queue_that_is_not_here(world):
+    """A master that has deleted files shows the old begin of a queue for a while; its messages never come here."""
+    world.master.queues = {"t01": {0: (0, 47), 1: (5, 9)}, "t02": {0: (8, 8)}}
+    copied(world)
+    assert world.here.begun == [{"t02": {0: 8}}]
+    stats_asked(world)
+    world.master.queues["t01"][0] = 47, 47
+    world.copy._store.queues.table["t01", 1] = None  # its messages have come
+    copied(world)
+    assert (stats_asked(world), world.here.begun[1:]) == (1, [{"t01": {0: 47}}])
+    copied(world)
+    assert (stats_asked(world), len(world.here.begun)) == (0, 2)
 
 
 def test_a_topic_that_is_refused_is_named_and_keeps_no_other_one_from_being_asked(world, caplog):
