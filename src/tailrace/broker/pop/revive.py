@@ -5,10 +5,12 @@ was in time has been read. Then it puts the messages without an acknowledgement 
 group.
 
 When is a checkpoint complete? Acknowledgements wait in the timer wheel until their messages are visible again.
-Each pass notes the time T and the end E of the timer queue. The next pass checks that the wheel has taken the
-timer queue up to E, and reads the time D up to which the wheel has delivered its timers. Acknowledgements that
-were put before T and are due before D are then in the revive topic. So when a pass has read the revive topic to
-its end, all checkpoints that are due before min(T, D) are complete.
+Each pass notes the time T and the end of the log. When the log is dispatched up to there, the end E of the timer queue
+is known. A later pass checks that the wheel has taken the timer queue up to E, and reads the time D up to which the
+wheel has delivered its timers, and again the end of the log. Acknowledgements that were put before T and are due before
+D are then in the log. When it is dispatched up to there, they are in the revive topic: with readReplicatedOnly that
+takes until a slave has them. So when a pass then has read the revive topic to its end, all checkpoints that are due
+before min(T, D) are complete.
 
 The progress of a queue is the offset of REVIVE_GROUP, that of the last finished record. It is written
 periodically with the offsets of all groups. So after a crash, checkpoints are read again whose messages may
@@ -117,6 +119,21 @@ class _Queue:
             del self.early[next(iter(self.early))]
 
 
+@dataclass(slots=True)
+class _Proof:
+    """What is known of the acknowledgements that were put before a time."""
+
+    noted_ms: int = 0
+    noted_until: int = 0
+    """End of the log at that time."""
+    timer_end: int = -1
+    """End of the timer queue with all timers that were put before; -1 if the log is not dispatched so far."""
+    delivered_until: int = -1
+    """Time in ms up to which the wheel had delivered its timers when it had taken these; -1 if it has not."""
+    put_until: int = 0
+    """End of the log after that."""
+
+
 @final
 class PopReviveService:
     """Makes the passes; one step is a pass over all queues, in a separate thread."""
@@ -131,8 +148,7 @@ class PopReviveService:
         self._queues: dict[int, _Queue] = {}
         self._ends_at_start = {
             queue_id: store.queue_of(self._topic, queue_id).max for queue_id in range(self._queue_count())}
-        self._noted = (0, 0)
-        """Time of the last pass (ms), and the end of the timer queue at that time."""
+        self._proof = _Proof()
         self.revived = 0
         """Number of messages put into retry topics since the start."""
         self.lost = 0
@@ -187,12 +203,26 @@ class PopReviveService:
 
     def _complete_until(self) -> int:
         """Return the time, ms, before which checkpoints are complete once the revive topic is read; 0: unknown."""
-        noted_ms, timer_end = self._noted
-        self._noted = (self._clock.now_ms(), self._store.queue_of(N.TIMER_TOPIC, 0).max)
-        in_wheel, delivered_until = self._store.timer_services.progress()
-        if in_wheel < timer_end or not self._store.wait_dispatched():
-            return 0
-        return min(noted_ms, delivered_until)
+        store, proof, found = self._store, self._proof, 0
+        if proof.timer_end < 0 and self._is_dispatched(proof.noted_until):
+            proof.timer_end = store.queue_of(N.TIMER_TOPIC, 0).max
+        if proof.delivered_until < 0 <= proof.timer_end:
+            in_wheel, delivered_until = store.timer_services.progress()
+            if in_wheel >= proof.timer_end:
+                proof.delivered_until, proof.put_until = delivered_until, store.max_phy_offset
+        if proof.delivered_until >= 0 and self._is_dispatched(proof.put_until):
+            now = self._clock.now_ms()  # the clock may have stepped back since
+            found = min(proof.noted_ms, proof.delivered_until, now)
+            proof = self._proof = _Proof(now, store.max_phy_offset)
+            if self._is_dispatched(proof.noted_until):
+                proof.timer_end = store.queue_of(N.TIMER_TOPIC, 0).max
+        return found
+
+    def _is_dispatched(self, position: int) -> bool:
+        """Return whether the queues have all messages of the log below a position."""
+        reput = self._store.inner.reput
+        return reput.has_dispatched(position) or (
+            self._store.wait_dispatched() and reput.has_dispatched(position))
 
     # -- reading
 
