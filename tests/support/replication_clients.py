@@ -122,8 +122,8 @@ class Clients:
                 "suspendTimeoutMillis": 0, "subVersion": 0, "subscription": "*"}, timeout_ms=2000)
             if answer.code == ResponseCode.PULL_OFFSET_MOVED:
                 answer.body = b""  # it was deleted: continue at the first message that is there
-            elif answer.code != ResponseCode.SUCCESS:
-                return 0
+            elif answer.code not in {ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY}:
+                return 0  # the other one has nothing here, and says where to continue: after damage
             # A slave does not know what other slaves have: of more than two copies it shows what only two have.
             count = self._take(answer.body, queue_id, is_replicated=not self.shows_all and (
                 node.is_master or self.master_settings.get("in_sync_replicas", 2) < 3))
