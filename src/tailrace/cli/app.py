@@ -80,6 +80,21 @@ class _Command(TyperCommand):
         if any("--json" in param.opts for param in self.params):
             self.params.append(_wide_option())
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Return the remaining arguments. The error about a missing one names all that are needed.
+
+        Otherwise `pipeline archive STORE` would only say that STORE is missing: its single argument counts as ARCHIVE.
+        """
+        try:
+            return list(super().parse_args(ctx, args))
+        except typer.BadParameter as error:
+            needed = [
+                one.metavar or str(one.name) for one in self.params
+                if one.param_type_name == "argument" and one.required]
+            if hasattr(error, "param_type") and error.param in self.params and len(needed) > 1:
+                error.message = f"Needed are {' and '.join(needed)}."
+            raise
+
 
 @lru_cache
 def _wide_option() -> Any:

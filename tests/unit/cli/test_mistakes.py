@@ -120,6 +120,8 @@ def test_a_list_of_commands_says_of_each_what_it_does_in_a_whole_sentence(tailra
     (("pipeline", "archive", "s", "a", "--lag", "500ms"), "--lag '500ms' is shorter than 1s"),
     (("pipeline", "archive", "s", "a", "--lag", "60"), "--lag '60' has no unit; write 60s or 60ms"),
     (("pipeline", "archive", "s", "a", "--follow", "--every", "10"), "--every '10' has no unit; write 10s or 10ms"),
+    (("pipeline", "archive", "s"), "Missing argument 'STORE...'. Needed are STORE... and ARCHIVE."),
+    (("pipeline", "restore", "a"), "Missing argument 'STORE'. Needed are ARCHIVE and STORE."),
     (("send", "s", "--topic", "t", "two", "words"), "BODY is one argument, quote it: s two words"),
     (("send", "--broker", "h:1", "--topic", "t", "two", "words"), "quote it: two words"),
     (("send", ".", "--broker", "h:1", "--topic", "t", "x"), "STORE and --broker name different targets: use one of"),
