@@ -24,9 +24,10 @@ from tailrace.cli.arguments import (
 )
 from tailrace.cli.contexts import tls_of
 from tailrace.cli.output import print_fields, print_kinds, print_lines, show, wants_table
+from tailrace.cli.problems import need_room
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import MissingPackageError, NotAStoreError, StoreError
+from tailrace.errors import ConfigError, MissingPackageError, NotAStoreError, StoreError
 from tailrace.formats.filenames import COMMITLOG, LOCK
 from tailrace.node.serve_hint import locked_error
 
@@ -81,14 +82,14 @@ def need_spark() -> None:
 
 @contextmanager
 def run_job(
-    name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = (), *, as_json: bool = False,
-    stage_bar: bool = True,
+    name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = (), *, archive: str = "",
+    out: Path | None = None, as_json: bool = False, stage_bar: bool = True,
 ) -> Iterator[Job]:
     """Yield a job with its session. An error is printed as one line, with exit code 1 or 3.
 
-    The session is stopped at the end if this function started it. The master, the settings and the paths of
-    ``stores`` are checked first, because the start of Spark takes seconds. With ``stage_bar=False`` Spark shows no
-    bar of its stages, because the job has a bar of its own.
+    The session is stopped at the end if this function started it. Master, settings and paths are checked first,
+    because the start of Spark takes seconds: ``stores``, an ``archive`` that is read, and ``out``, which the job makes.
+    With ``stage_bar=False`` Spark shows no bar of its stages, because the job has a bar of its own.
     """
     settings = {}
     if not re.fullmatch(_MASTERS, master):
@@ -99,9 +100,17 @@ def run_job(
             raise usage(f"--conf {item!r} is not spark.NAME=VALUE")
         settings[key] = value
     with errors():
+        from tailrace.store.archive_store import MANIFESTS, is_remote  # noqa: PLC0415 - loads the store
+
         for store in stores:
             if not (store / COMMITLOG).is_dir():
                 raise NotAStoreError(str(store), "it has no commitlog")
+        if archive and not is_remote(archive) and not Path(archive, MANIFESTS).is_dir():
+            raise ConfigError(f"{archive} is not an archive: it has no {MANIFESTS}")
+        if out is not None:
+            if out.exists():
+                raise usage(f"{out} exists already")
+            need_room(out)
         need_spark()
         from pyspark.logger import PySparkLogger  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -155,7 +164,7 @@ def audit(
 
     Nothing in STORE changes.
     """
-    with run_job("audit", master, conf, [store], as_json=as_json) as job:
+    with run_job("audit", master, conf, [store], out=out, as_json=as_json) as job:
         from tailrace.spark.pipeline.audit import audit as run_audit  # noqa: PLC0415
 
         settings = StoreConfig.from_properties(read_properties(config))
@@ -254,7 +263,7 @@ def replay(
         options |= {"fallback": "archive", "archive": archive}
     if config is not None:
         options["config"] = str(config)
-    with run_job("replay", master, conf, [store], as_json=as_json) as job:
+    with run_job("replay", master, conf, [store], archive=archive, as_json=as_json) as job:
         from tailrace.spark.pipeline import replay as jobs  # noqa: PLC0415
 
         wanted = jobs.Replay(

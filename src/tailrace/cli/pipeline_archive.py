@@ -17,7 +17,7 @@ from tailrace.cli import completion
 from tailrace.cli.arguments import AsJson, Config, duration, errors, read_properties, usage
 from tailrace.cli.output import Progress, show
 from tailrace.cli.pipeline import Conf, Job, Master, need_spark, run_job
-from tailrace.cli.problems import explained
+from tailrace.cli.problems import explained, need_room
 from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
@@ -117,11 +117,10 @@ def archive(
     period_ms, lag_ms = _times(every, lag)
     with errors():
         need_spark()
-        from tailrace.spark.archive.job import ArchiveOptions, check_places  # noqa: PLC0415 - PyArrow
+        from tailrace.spark.archive.job import ArchiveOptions  # noqa: PLC0415 - PyArrow
 
         checked = stores if len(stores) == 1 else []  # one of several that fails does not stop the others
-        for store in checked:
-            check_places(str(store), target)
+        _check_target(target, checked)
         properties = read_properties(config)
         schemas = None if types is None else _schemas(types)
         lake = _lake(target, table, catalog, properties, system_topics=system_topics) if table else nullcontext()
@@ -225,6 +224,17 @@ def _check_table(table: str, *, verify: bool, needs_table: bool) -> None:
         raise usage("--table needs verified segments: leave --no-verify out")
     if not table and needs_table:
         raise usage("--catalog, --system-topics and --types need --table")
+
+
+def _check_target(target: str, stores: list[Path]) -> None:
+    """Raise ConfigError, OSError or MissingPackageError if the archive cannot be at its place."""
+    from tailrace.spark.archive.job import check_places  # noqa: PLC0415 - PyArrow
+    from tailrace.store.archive_store import is_remote  # noqa: PLC0415 - loads the store
+
+    for store in stores:
+        check_places(str(store), target)
+    if not is_remote(target):
+        need_room(Path(target))
 
 
 def _times(every: str, lag: str) -> tuple[int, int]:
@@ -444,6 +454,8 @@ def restore(
 
     This command writes to STORE.
     """
+    with errors():
+        need_room(store)
     if store.exists() and any(store.iterdir()):
         raise usage(f"{store} is not empty")
     if not table and (broker or catalog != "tailrace"):

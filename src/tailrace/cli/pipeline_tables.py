@@ -2,7 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Final, Optional
 
 import typer
 
@@ -16,8 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = ["lag", "retention", "timers", "traffic"]
 
-By = Annotated[str, typer.Option("--by", help="minute, hour or day, in UTC.", autocompletion=completion.one_of(
-    "minute", "hour", "day"))]
+_PERIODS: Final = ("minute", "hour", "day")
+
+
+def _period(value: str) -> str:
+    """Return a period of the command line. Raises BadParameter for another word."""
+    if value not in _PERIODS:
+        raise typer.BadParameter(f"{value} is not one of {', '.join(_PERIODS)}")
+    return value
+
+
+By = Annotated[str, typer.Option(
+    "--by", help="minute, hour or day, in UTC.", callback=_period, autocompletion=completion.one_of(*_PERIODS))]
 Out = Annotated[
     Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
     typer.Option("--out", metavar="DIR", help="Write the rows as Parquet to DIR, not to stdout."),
@@ -50,7 +60,7 @@ def traffic(
 
     Nothing in STORE changes.
     """
-    with run_job("traffic", master, conf, [store], as_json=as_json) as job:
+    with run_job("traffic", master, conf, [store], archive=archive, out=out, as_json=as_json) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
         _show(job, tables.traffic(
@@ -67,7 +77,7 @@ def lag(
 
     Nothing in STORE changes.
     """
-    with run_job("lag", master, conf, [store], as_json=as_json) as job:
+    with run_job("lag", master, conf, [store], out=out, as_json=as_json) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
         _show(job, tables.lag(job.spark, str(store), config_file=str(config or "")), out)
@@ -97,7 +107,7 @@ def timers(
             # Each open counts the timers of the timer log. Without services it delivers nothing.
             MessageStore.open(
                 store, config=settings, create=False, parts=StoreParts(services=False, must_write=True)).close()
-    with run_job("timers", master, conf, [store], as_json=as_json) as job:
+    with run_job("timers", master, conf, [store], out=out, as_json=as_json) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
         rows = _show(job, tables.timers_by_time(
@@ -129,7 +139,7 @@ def retention(
 
     Nothing in STORE changes.
     """
-    with run_job("retention", master, conf, [store], as_json=as_json) as job:
+    with run_job("retention", master, conf, [store], archive=archive, out=out, as_json=as_json) as job:
         from tailrace.cli.retention import explain_retention  # noqa: PLC0415
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 

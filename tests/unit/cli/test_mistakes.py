@@ -122,6 +122,7 @@ def test_a_list_of_commands_says_of_each_what_it_does_in_a_whole_sentence(tailra
     (("pipeline", "archive", "s", "a", "--follow", "--every", "10"), "--every '10' has no unit; write 10s or 10ms"),
     (("pipeline", "archive", "s"), "Missing argument 'STORE...'. Needed are STORE... and ARCHIVE."),
     (("pipeline", "restore", "a"), "Missing argument 'STORE'. Needed are ARCHIVE and STORE."),
+    (("pipeline", "traffic", "s", "--by", "week"), "week is not one of minute, hour, day"),
     (("send", "s", "--topic", "t", "two", "words"), "BODY is one argument, quote it: s two words"),
     (("send", "--broker", "h:1", "--topic", "t", "two", "words"), "quote it: two words"),
     (("send", ".", "--broker", "h:1", "--topic", "t", "x"), "STORE and --broker name different targets: use one of"),
