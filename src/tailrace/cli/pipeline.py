@@ -1,11 +1,12 @@
 """``tailrace pipeline``: jobs on Spark. Spark is imported only when a job runs."""
 
 import importlib
+import logging
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
@@ -112,6 +113,7 @@ def run_job(
                 raise usage(f"{out} exists already")
             need_room(out)
         need_spark()
+        from py4j.protocol import Py4JError  # noqa: PLC0415 - with PySpark
         from pyspark.logger import PySparkLogger  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -123,6 +125,7 @@ def run_job(
         )
 
         PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it repeats the error messages
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # noqa: TID251 - its errors are raised as well
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if stage_bar and sys.stderr.isatty() and not master.startswith(CONNECT):
@@ -144,7 +147,8 @@ def run_job(
             raise StoreError(f"pipeline {name}: {reason}") from error
         finally:
             if spark is not None and mine:
-                spark.stop()
+                with suppress(Py4JError, OSError):  # a signal to the process group ends Spark's JVM as well
+                    spark.stop()
 
 
 def audit(

@@ -1,11 +1,31 @@
 """Places that a job on Spark cannot use are named before Spark starts."""
 
+import logging
+import signal
+
 import pytest
 from typer.testing import CliRunner
 
 from tailrace.cli.app import app
+from tailrace.cli.pipeline import run_job
+from tailrace.cli.signals import Stopped
 
 pytest.importorskip("pyspark")
+Py4JNetworkError = pytest.importorskip("py4j.protocol").Py4JNetworkError
+
+
+@pytest.mark.parametrize("error", [ConnectionRefusedError("py4j"), Py4JNetworkError("Answer from Java side is empty")])
+def test_a_signal_ends_a_job_with_its_own_code_although_sparks_jvm_got_it_too(monkeypatch, caplog, error):
+    class Ended:
+        def stop(self):
+            logging.getLogger("py4j.java_gateway").error("Exception while sending command.")
+            raise error
+
+    monkeypatch.setattr("tailrace.spark.session.local_session", lambda *_, **__: Ended())
+    with pytest.raises(SystemExit) as ended, run_job("audit", "local[1]", None):
+        raise Stopped(signal.SIGTERM)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert not caplog.records
 
 
 @pytest.fixture
