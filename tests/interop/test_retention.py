@@ -8,6 +8,7 @@ import shutil
 import subprocess
 
 import pytest
+from long_runs import LONG
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.clock import SystemClock
@@ -53,9 +54,8 @@ def dump(reference, path, conf, out):
     return store["minPhyOffset"], queues
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("ages_h", "batch"), [
-    ([100] * 20, 10), ([100] * 20, 3), ([100, 80, 73, 71, 90], 10), ([71, 100, 100], 10)])
+@pytest.mark.parametrize(("ages_h", "batch"), [([100, 80, 73, 71, 90], 10), *(
+    pytest.param(*case, marks=pytest.mark.long) for case in (([100] * 20, 10), ([100] * 20, 3), ([71, 100, 100], 10)))])
 def test_the_same_files_go_as_by_the_reference(reference, tmp_path, ages_h, batch):
     made = tmp_path / "made"
     make(made)
@@ -82,7 +82,8 @@ def test_the_same_files_go_as_by_the_reference(reference, tmp_path, ages_h, batc
     assert f"deleted={count} minPhyOffset={low}" in done.stdout
     assert files(ours) == files(theirs)
     assert len(files(ours)) < len(before) or ages_h[0] == 71
-    assert dump(reference, ours, conf, tmp_path / "dump.jsonl") == (low, queues)
+    if LONG:  # a second JVM
+        assert dump(reference, ours, conf, tmp_path / "dump.jsonl") == (low, queues)
 
 
 @pytest.mark.long
