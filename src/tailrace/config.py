@@ -19,7 +19,7 @@ from typing import Any, Final, Self
 from tailrace.errors import ConfigError
 
 __all__ = [
-    "MESSAGE_DELAY_LEVEL", "SECRET", "BrokerConfig", "BrokerRole", "FlushDiskType", "NameServerConfig",
+    "LONG_MAX", "MESSAGE_DELAY_LEVEL", "SECRET", "BrokerConfig", "BrokerRole", "FlushDiskType", "NameServerConfig",
     "RecoveryMode", "StoreConfig", "camel", "option_name", "whole_number",
 ]
 
@@ -83,10 +83,13 @@ def camel(name: str) -> str:
 
 SECRET: Final = "********"
 """What is shown instead of a secret."""
-_LONG_MAX: Final = (1 << 63) - 1
+LONG_MAX: Final = (1 << 63) - 1
 _TEN_YEARS_MS: Final = 10 * 366 * 86_400_000
 _MOST_DIGITS: Final = 40
-_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?")
+_SHOWN_MAX: Final = 100
+"""Characters of a value in an error."""
+_WHOLE: Final = re.compile(r"([+-]?)0*([0-9]+)")
+_NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -176,8 +179,8 @@ class _Config:
 def _type_problem(value: Any, default: Any) -> str:
     """Return why a value does not have the type of ``default``, or ""."""
     if isinstance(default, float):
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and (
-            isinstance(value, int) or math.isfinite(value))  # a huge int cannot be a float; its bound refuses it
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and not (
+            isinstance(value, float) and math.isnan(value))  # bounds refuse infinity
     elif isinstance(default, int) and not isinstance(default, bool):
         fits = isinstance(value, int) and not isinstance(value, bool)
     else:
@@ -192,8 +195,8 @@ def _type_problem(value: Any, default: Any) -> str:
 def _bounds_problem(value: Any, f: dataclasses.Field[Any]) -> str:
     """Return which bounds a value of the right type breaks, or ""."""
     low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
-    if high is None and isinstance(value, int):
-        high = _TEN_YEARS_MS if f.metadata["unit"] == "ms" else _LONG_MAX
+    if high is None and isinstance(value, int | float):
+        high = _TEN_YEARS_MS if f.metadata["unit"] == "ms" else LONG_MAX
     if (low is not None and value < low) or (low is not None and high is not None and value > high):
         return f"is outside {low} to {high}"
     if choices and value not in choices:
@@ -205,7 +208,7 @@ def _shown(value: Any) -> str:
     """Return a value as an error shows it: on one line, and short."""
     text = str(value.value) if isinstance(value, enum.Enum) else str(value)
     text = repr(text)[1:-1]
-    return text if len(text) <= 100 else f"{text[:100]}..."
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 def option_name(f: dataclasses.Field[Any]) -> str:
@@ -221,7 +224,7 @@ def whole_number(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
         return None
     number = int(text)
-    return number if number <= _LONG_MAX else None
+    return number if number <= LONG_MAX else None
 
 
 def _parse(text: str, like: Any) -> Any:
@@ -231,10 +234,9 @@ def _parse(text: str, like: Any) -> Any:
             raise ValueError(text)
         return text.lower() == "true"
     if isinstance(like, int):
-        number = whole_number(text[1:] if text[:1] in {"-", "+"} else text)
-        if number is None:
+        if (found := _WHOLE.fullmatch(text)) is None:
             raise ValueError(text)
-        return -number if text[0] == "-" else number
+        return int(found[1] + found[2][:_SHOWN_MAX + 1])  # longer ones are out of bounds
     if isinstance(like, float):
         if not _NUMBER.fullmatch(text):
             raise ValueError(text)

@@ -43,7 +43,7 @@ def test_the_name_of_a_member_becomes_the_member():
      "flushIntervalCommitLog=4611686018427387904 is outside 1 to 316224000000"),
     ({"message_index_enable": "false"}, "messageIndexEnable=false is not true or false"),
     ({"file_reserved_time": float("nan")}, "fileReservedTime=nan is not a number"),
-    ({"file_reserved_time": float("inf")}, "fileReservedTime=inf is not a number"),
+    ({"file_reserved_time": float("inf")}, "fileReservedTime=inf is outside 0 to 2147483647"),
     ({"file_reserved_time": -0.5}, "fileReservedTime=-0.5 is outside 0 to 2147483647"),
     ({"delete_when": 4}, "deleteWhen=4 is not text"),
     ({"delete_when": "¹"}, "deleteWhen=¹ is not a list of hours from 0 to 23, separated by `;`"),
@@ -55,6 +55,20 @@ def test_a_value_that_cannot_work_is_refused(settings, problem):
     assert problems(**settings) == (problem,)
     with pytest.raises(ConfigError):
         dataclasses.replace(StoreConfig(), **settings)
+
+
+HUGE = ("9" * 19 + "9", "-" + "9" * 30, "1" * 41, "9" * 100, "0" * 50 + "9" * 50, "9" * 5_000, "-" + "8" * 5_000)
+
+
+@pytest.mark.parametrize("text", HUGE, ids=len)
+def test_a_number_of_any_length_is_refused_with_the_bounds(text):
+    for kind in (StoreConfig, BrokerConfig):
+        numbers = {option_name(field): text for field in dataclasses.fields(kind)
+                   if isinstance(field.default, int | float) and not isinstance(field.default, bool)}
+        with pytest.raises(ConfigError) as caught:
+            kind.from_properties(numbers)
+        assert len(caught.value.problems) == len(numbers)
+        assert [one for one in caught.value.problems if " is outside " not in one or len(one) > 250] == []
 
 
 def test_all_problems_are_said_together():

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tailrace.config import whole_number
+from tailrace.config import LONG_MAX, whole_number
 from tailrace.errors import ConfigError
 from tailrace.remoting.tls import TlsOptions
 from tailrace.spark.local_path import local_path
@@ -106,7 +106,7 @@ def parse_write_options(
         problems.append("set one of the options broker and namesrv, as HOST:PORT")
     timeout = texts.get("timeoutms", "3000")
     if not whole_number(timeout):
-        problems.append(f"timeoutMs={timeout} is not a whole number of at least 1")
+        problems.append(f"timeoutMs={timeout} is not a whole number from 1 to {LONG_MAX}")
         timeout = "3000"
     tls = tls_in(texts, problems)
     checkpoint = ""

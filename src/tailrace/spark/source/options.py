@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from tailrace.client.subscription import Subscription
-from tailrace.config import StoreConfig, whole_number
+from tailrace.config import LONG_MAX, StoreConfig, whole_number
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.object_store import place_of
 from tailrace.errors import ConfigError
@@ -36,7 +36,6 @@ MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
 EARLIEST: Final = -2
 LATEST: Final = -1
 _STRATEGIES: Final = ("latest", "error")  # many queues of a store are idle, so not Kafka's order
-_FOREVER: Final = (1 << 63) - 1
 BATCH_ONLY: Final = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingCommitLogOffset",
 )
@@ -118,7 +117,7 @@ class ReadOptions:
     end: Position = Position("latest")
     starting_strategy: str = "latest"
     starting_commit_log_offset: int = 0
-    ending_commit_log_offset: int = _FOREVER
+    ending_commit_log_offset: int = LONG_MAX
     columns: tuple[str, ...] = ()  # never empty when parsed
     body: str = "stored"
     config_file: str = ""
@@ -196,8 +195,8 @@ class _Values:
         if text is None:
             return default
         number = whole_number(text)
-        if number is None or not low <= number <= _FOREVER:
-            self.problems.append(f"{name}={text} is not a whole number of at least {low}")
+        if number is None or not low <= number <= LONG_MAX:
+            self.problems.append(f"{name}={text} is not a whole number from {low} to {LONG_MAX}")
             return default
         return number
 
@@ -460,7 +459,7 @@ def parse_options(
         end=_end(values),
         starting_strategy=values.choice("startingOffsetsByTimestampStrategy", _STRATEGIES),
         starting_commit_log_offset=values.number("startingCommitLogOffset", 0),
-        ending_commit_log_offset=values.number("endingCommitLogOffset", _FOREVER),
+        ending_commit_log_offset=values.number("endingCommitLogOffset", LONG_MAX),
         columns=_columns(values, column_names(mode)),
         body=values.choice("body", BODY_FORMS),
         config_file=config_file,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from tailrace.config import whole_number
+from tailrace.config import LONG_MAX, whole_number
 
 __all__ = [
     "NOWHERE", "RESERVE_TIME", "RETENTION_BYTES", "RETENTION_MS", "TopicLimits", "TopicNeeds", "topic_limits",
@@ -83,5 +83,5 @@ def _number(attributes: Mapping[str, str], name: str) -> int | None:
         return None
     value = -1 if text == "-1" else whole_number(text)
     if value is None:
-        raise ValueError(f"{name}={text} is not a whole number from -1 onwards")
+        raise ValueError(f"{name}={text} is not a whole number from -1 to {LONG_MAX}")
     return value
