@@ -17,8 +17,10 @@ from replication_world import play
 
 from tailrace.broker.core import slaves
 from tailrace.broker.messages import query
+from tailrace.broker.pop.revive import PopReviveService
 from tailrace.broker.transactions.half_queue import HalfQueue
 from tailrace.broker.transactions.service import TransactionService
+from tailrace.formats.pop import PopCheckPoint
 from tailrace.ha import metadata_copy, slave_comparison
 from tailrace.ha.comparison import Compared, Verdict
 from tailrace.ha.replicas import NOT_YET, Replicas
@@ -162,12 +164,30 @@ def forgets_half_messages(monkeypatch):
     monkeypatch.setattr(HalfQueue, "grow", lambda *_: None)
 
 
+def forgets_acknowledgements(monkeypatch):
+    """A master redelivers popped messages that were acknowledged."""
+    monkeypatch.setattr(PopCheckPoint, "acknowledge", lambda *_: None)
+
+
+def forgets_checkpoints(monkeypatch):
+    """A master does not redeliver what was popped before its start."""
+    opened = PopReviveService._opened
+
+    def at_end(service, queue_id):
+        queue = opened(service, queue_id)
+        queue.next_offset = queue.known_until
+        return queue
+
+    monkeypatch.setattr(PopReviveService, "_opened", at_end)
+
+
 PLANTS = [
     (believes_reports, "I2", 1, {}), (compares_nothing, "I1", 1, {}), (acknowledges_unsynced, "I2", 1, {"sync": True}),
     (counts_connections, "I2", 1, {"slaves": 2, "need": 3}), (takes_offsets_back, "I4", 1, {}),
     (shows_each_checkpoint, "H19", 1, {}), (gives_no_released_record, "I6", 9006, {"passes": True}),
     (shows_ended_lives, "I3", 1, {"passes": True}), (ends_too_much, "I7", 1, {"passes": True}),
     (commits_again, "TX1", 1, {"transactions": True}), (forgets_half_messages, "TX1", 5, {"transactions": True}),
+    (forgets_acknowledgements, "I9", 1, {"pops": True}), (forgets_checkpoints, "P3", 1, {"pops": True}),
 ]
 """Faults, what finds them, the first seed, and what the seeds have in common."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 
 from replication_node import Records
-from replication_places import DEALS, GROUP, HA_PORT, PASSING, QUEUES, ROOT, TOPIC
+from replication_places import DEALS, GROUP, HA_PORT, PASSING, QUEUES, ROOT, TASKS, TOPIC
 
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.supervision import FAILURES
@@ -49,6 +49,7 @@ class Checks:
         node.same_until = 0
         if node.is_master:
             self.shows_all |= node.lives > 1
+            self.pops_have_holes |= node.lost_power
             self.records = Records(node)
             self._forfeit(node)
             self.check_deletion(node)
@@ -222,7 +223,7 @@ class Checks:
             # The end of a queue without a message is known only where it had one.
             if [one for one in ours if one[2] < one[3]] != [one for one in wanted if one[2] < one[3]]:
                 raise ViolationError(f"I3: queues of {node.name} are {ours}, and its log has {wanted}")
-            for topic in (TOPIC, PASSING, DEALS):
+            for topic in (TOPIC, PASSING, DEALS, TASKS):
                 if self._everything(node.store, topic) != self._everything(rebuilt, topic):
                     raise ViolationError(f"I3: queues of {node.name} and {topic} differ from its log")
             for sent in self.sent[:: max(1, len(self.sent) // 40)]:

@@ -153,6 +153,7 @@ class Disks:
         if begin > node.low >= 0 and node.store.retention.clean_commit_log.lost_timers:
             lost = {sent.number for sent in self.sent if sent.due_ms and sent.phy_offset < begin} - self.delivered
             self.given_up |= lost
+            self.timers_lost_s = self.loop.time()
         node.low = begin
         self.expired_to = max(self.expired_to, begin)
 

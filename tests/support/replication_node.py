@@ -16,7 +16,8 @@ from unittest import mock
 from node_network import LIFE, Life, LoopScheduler, NodeClock
 from replication_deals import SETTINGS as DEAL_SETTINGS
 from replication_disks import FAILING, GROWING, READS
-from replication_places import DEALS, NAMESRV_PORT, PORT, ROOT, TOPIC
+from replication_places import DEALS, NAMESRV_PORT, PORT, ROOT, TOPIC, WORKERS
+from replication_pops import PopRecords
 
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.statistics import latencies
@@ -83,6 +84,8 @@ class Node:
         """Longest time that something waits for its disk, s."""
         self.floors = {}
         """Offsets that were committed here and that its master has not passed."""
+        self.pop_floors = {}
+        """Offsets with which the life began, of the group that pops, by topic and queue."""
 
     # --- settings
 
@@ -187,6 +190,9 @@ class Node:
                 clock=self.clock, file_system=files, scheduler=scheduler, entropy=SeededEntropy(seed)))
         self.controller = BrokerController(
             self.store, broker_config, clock=self.clock, scheduler=scheduler, entropy=SeededEntropy(seed + 1))
+        self.pop_floors = {
+            (topic, queue_id): offset for topic, group, queue_id, offset in self.controller.broker.offsets.entries()
+            if group == WORKERS}
         self.scheduler = scheduler
         await self.controller.start((self.ip, PORT), (self.ip, NAMESRV_PORT) if self.is_master else None)
         self.ready = True
@@ -282,6 +288,7 @@ class Records:
         """End of the record of a message in its own topic, by its number."""
         self.committed = {}
         """Position of the committed message of a transaction, by the number of its half message."""
+        self.pops = PopRecords()
 
     def read(self):
         node, size = self._node, self._node.world.sizes["mapped_file_size_commit_log"]
@@ -304,8 +311,9 @@ class Records:
             if message is None:
                 return
             number = message.body[:8]
+            self.pops.take(message, self._at)
             if message.topic == TIMER_TOPIC:
-                if "REAL_TOPIC" in message.properties:  # else it is torn after its body, and will be sealed
+                if message.properties.get("REAL_TOPIC") == TOPIC:  # none if it is torn after its body, to be sealed
                     self.timers.setdefault(number, (message.queue_offset, self._at + length))
             elif message.topic == TOPIC:
                 self.delivered.setdefault(number, self._at + length)

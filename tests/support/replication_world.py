@@ -18,6 +18,8 @@ These invariants hold after each step and at the end:
       life before. Only a promotion may undo a deletion. No slave ends a life where no master has ended it.
   I8  A transaction is in its topic once if it is committed, and never if it is rolled back. A new master asks for those
       that are open.
+  I9  A message for a group that pops comes at least once, and again only if it was not acknowledged in time, or if a
+      promotion began with older offsets.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from replication_clients import Clients
 from replication_deals import Dealers
 from replication_disks import Disks, is_of_disk
 from replication_node import SKEW_MS, Node, in_thread, simulated
-from replication_places import DEALS, GROUP, HA_PORT, NAMES, PORT, QUEUES, ROOT, TOPIC
+from replication_places import DEALS, GROUP, HA_PORT, NAMES, PORT, QUEUES, ROOT, TASKS, TOPIC
+from replication_pops import Poppers
 from replication_topics import PassingTopic
 
 from tailrace.config import FlushDiskType
@@ -57,17 +60,17 @@ FOLLOWS_S = 90.0
 """Longest time until all slaves follow when nothing fails any more."""
 
 
-class World(Clients, PassingTopic, Dealers, Disks, Checks):
+class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
     """One run. The seed chooses what is None.
 
     ``slaves`` is 1 or 2, ``need`` the number of copies, ``sync`` SYNC_FLUSH; with ``passes`` a topic is deleted and
     created again, with ``expires`` nodes delete their oldest files, with ``fills`` disks are full or slow for a while,
     with ``fails`` some reads fail, with ``loses`` the log of a slave is removed, with ``transactions`` a producer sends
-    half messages.
+    half messages, with ``pops`` a group pops.
     """
 
     def __init__(self, seed, *, slaves=None, need=None, sync=None, passes=None, expires=None, fills=None,
-                 fails=None, loses=None, transactions=None, steps=40):
+                 fails=None, loses=None, transactions=None, pops=None, steps=40):
         self.seed, self.steps = seed, steps
         self.rng = rng = random.Random(f"{seed} world")
         self.loop = None
@@ -104,6 +107,7 @@ class World(Clients, PassingTopic, Dealers, Disks, Checks):
         self.deletion, self.most_ended = None, 0
         self.draw_disks(expires, fills, fails, loses)
         self.draw_deals(transactions)
+        self.draw_pops(pops)
         self.answers = set()
         """Tasks that answer requests of brokers."""
         self.failures = FAILURES.copy()
@@ -358,12 +362,12 @@ class World(Clients, PassingTopic, Dealers, Disks, Checks):
                   f"{self.settings} {self.master_settings} {self.sizes}")
         for node in self.nodes:
             await node.start()
-        for topic in (TOPIC, *([DEALS] if self.transactions else [])):
+        for topic in (TOPIC, *([DEALS] if self.transactions else []), *([TASKS] if self.pops else [])):
             await self._make_topic(topic)
         await self._all_follow()
         work = [asyncio.create_task(one) for one in (
             self.produce(1), self.produce(2), self.consume(), *([self.pass_topic()] if self.passes else []),
-            *self.dealers(), *map(self.copy_timer_checkpoint, range(len(self.nodes))))]
+            *self.dealers(), *self.poppers(), *map(self.copy_timer_checkpoint, range(len(self.nodes))))]
         try:
             await self.weather()
             await self._finish()
@@ -449,10 +453,12 @@ class World(Clients, PassingTopic, Dealers, Disks, Checks):
         rng = random.Random(f"{self.seed} end")
         for _ in range(3):
             await self.send(client, rng)
+        await self.drain_pops(client)
         await self._drain(client, rng)
         await client.close()
         await self.settle_deals()
         self._check_messages()
+        self.check_pops()
         self.check_deals(self.master, final=True)
         for node in self.nodes:
             self.check_passing(node)
