@@ -233,3 +233,51 @@ def test_a_queue_whose_messages_have_expired_begins_after_a_promotion_where_it_e
             assert (await pull(second.address, 47)).code == 0
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("starts_before", [False, True], ids=["repaired first", "started first"])
+def test_an_old_master_gives_up_a_deletion_that_a_promotion_has_undone(tmp_path, tailrace, caplog, starts_before):
+    """I3: its slave was promoted before it had copied the deletion, so the messages of the ended life are there."""
+    async def test():
+        first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second")
+        async with running(first):
+            for topic in ("t", "kept"):
+                first.broker.topics.create_if_missing(topic, 1)
+            for _ in range(60):
+                first.put(10, b"old ", "t")
+                first.put(1, b"old ", "kept")
+            second.set(**SLAVE, namesrvAddr=first.namesrv)
+            async with running(second):
+                await same(first, second)
+                await until_async(lambda: "t" in second.broker.topics.table, 20)
+            assert (await ask(first.address, 215, {"topic": "t"})).code == 0
+            assert first.store.queue_of("t", 0).bounds == (1000, 1000)
+        second.set(**MASTER)
+        async with running(second):
+            second.put(3, b"new ")
+            first.set(**SLAVE, namesrvAddr=second.namesrv, slaveReadEnable="true")
+            if starts_before:
+                async with running(first):
+                    await same(second, first)
+                    await asyncio.to_thread(first.store.wait_dispatched)
+                    assert first.store.queue_of("t", 0).bounds[0] > 0, "they are hidden"
+                    await until_async(lambda: "tailrace repair" in "".join(first.slave.faults.to_json()), 20)
+                assert "kind=deleted topics" in caplog.text
+                assert "messages of t are at the master" in caplog.text
+            repair = "repair", first.path, "--follow-master", second.address, "--config", first.config
+            for more, changed in ((("--plan",), False), ((), True)):
+                code, lines, said = await tailrace(*repair, *more)
+                assert code == 0, said
+                assert lines == [{
+                    "firstDifference": lines[0]["firstDifference"], "masterEnd": second.end, "quarantineBytes": 0,
+                    "quarantineMessages": 0, "undoneDeletions": ["t"], "changed": changed}]
+            async with running(first):
+                await same(second, first)
+                await until_async(lambda: first.store.queue_of("t", 0).bounds == (0, 603), 20)
+                assert second.store.queue_of("t", 0).bounds == (0, 603)
+                assert first.store.queue_of("kept", 0).bounds == (0, 60)
+                assert (await pull(first.address, 0)).body == (await pull(second.address, 0)).body != b""
+                await first.controller._slave.tables.copy_all()
+                assert not first.slave.faults.to_json()
+
+    asyncio.run(test())

@@ -277,7 +277,8 @@ def _follow_master(store: Path, address: str, config: Path | None, *, plan: bool
             (settings.broker.broker_cluster_name, settings.broker.broker_name),
             lambda: RemotingClient(tls=tls, credentials=user), address, plan=plan)
     show([{"firstDifference": done.phy_offset, "masterEnd": done.master_end, "quarantineBytes": done.cut_bytes,
-           "quarantineMessages": done.cut_messages, "changed": bool(done.cut_bytes) and not plan}], as_json=as_json)
+           "quarantineMessages": done.cut_messages, "undoneDeletions": done.undone,
+           "changed": bool(done.cut_bytes or done.undone) and not plan}], as_json=as_json)
 
 
 def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> None:

@@ -30,12 +30,12 @@ from tailrace.env.supervision import supervised
 from tailrace.errors import RemotingError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
-from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.remoting import RequestCode
 from tailrace.ha.faults import Fault
 from tailrace.ha.offset_caps import WAITS
 from tailrace.ha.queue_ends import QueueEnds
 from tailrace.ha.slave import Slave
-from tailrace.ha.slave_comparison import Run
+from tailrace.ha.slave_comparison import MasterLog, Run
 from tailrace.ha.slave_topics import SlaveTopics
 from tailrace.ha.user_copy import COPIED, AccessTables, copy_users
 from tailrace.logs import get_logger
@@ -49,7 +49,7 @@ from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.lives import Ended
+from tailrace.store.lives import Ended, undone
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.retention.min_offsets import decode_ended
 
@@ -64,6 +64,7 @@ _ENTRIES: Final = 2000
 """Entries of a page (splitMetadataSize)."""
 _SLICE: Final = 200
 """Topics and groups whose offsets are merged before the event loop does something else."""
+_DELETED: Final = "deleted topics"
 Offsets = dict[str, dict[int, int]]
 
 
@@ -263,18 +264,26 @@ class MetadataCopy:
 
     async def _deleted(self, table: Mapping[str, Any], end: int) -> dict[str, Ended]:
         """Return the topics that the master has deleted (SM7); its log ended at ``end`` before it sent ``table``."""
-        answer = await self._client.ask(
-            self._slave.master_address, RequestCode.GET_SLAVE_STATE, timeout_ms=_TIMEOUT_MS,
-            ok=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
-        if answer.code == ResponseCode.SUCCESS:
-            found = fastjson.loads(answer.body)
-            if not isinstance(found, dict) or not isinstance(orders := found.pop("consumerOrderInfo", {}), dict):
-                raise TypeError("the state for slaves is not an object")
-            self._orders = orders
-            return decode_ended(found)
+        master = MasterLog(self._client, self._slave.master_address)
+        if (found := await master.state()) is not None:
+            self._orders = found.pop("consumerOrderInfo", {})
+            ended = decode_ended(found)
+            await self._check_undone(master, ended)
+            return ended
         return {
             topic: Ended(end, {}) for topic, _ in list(self._store.queues.table)
             if topic not in table and not is_lmq(topic) and not self._tables.topics.is_system_topic(topic)}
+
+    async def _check_undone(self, master: MasterLog, ended: Mapping[str, Ended]) -> None:
+        """Name the deletions of this slave that its master does not have, which hide messages here."""
+        own = self._store.lives.table
+        if undone(own, ended, 0) and (topics := undone(own, ended, (await master.bounds())[0])):
+            self._failed(_DELETED, ValueError(
+                f"messages of {', '.join(topics[:3])} are at the master, and a deletion that a promotion has undone "
+                f"hides them here; stop this broker, and run: tailrace repair {self._store.root} --follow-master "
+                f"{master.address}"))
+        else:
+            self._worked(_DELETED)
 
     async def _copy_ends(self) -> None:
         await self._ends.copy(self._slave.master_address)
@@ -291,9 +300,9 @@ class MetadataCopy:
         if new:
             try:
                 await self._run(lambda: self._tables.deletion.end_lives(new))
-                self._worked("deleted topics")
+                self._worked(_DELETED)
             except (StoreError, OSError) as error:
-                self._failed("deleted topics", error)
+                self._failed(_DELETED, error)
 
     async def _copy_groups(self) -> None:
         found = await self._paged(

@@ -15,8 +15,9 @@ import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.errors import ReplicationError
+from tailrace.formats import fastjson
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
-from tailrace.formats.remoting import RequestCode
+from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.ha.comparison import ask_record, last_record_before
 from tailrace.kernels.shared import constants as C
 from tailrace.properties import parse_properties
@@ -57,6 +58,21 @@ class MasterLog:
         status = json.loads(await self._ask(RequestCode.GET_BROKER_HA_STATUS))
         found = (at for name in ("gapOffsets", "steppedOver") for at in status.get(name) or ())
         return sorted({at for at in found if isinstance(at, int)})
+
+    async def state(self) -> dict[str, Any] | None:
+        """Return what only Tailrace has for a slave: request 329004. None of a master of RocketMQ.
+
+        Raises TypeError if the answer has another form.
+        """
+        answer = await self._client.ask(
+            self.address, RequestCode.GET_SLAVE_STATE, timeout_ms=_TIMEOUT_MS,
+            ok=(ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        found = fastjson.loads(answer.body)
+        if not isinstance(found, dict) or not isinstance(found.get("consumerOrderInfo", {}), dict):
+            raise TypeError("the state for slaves is not an object")
+        return found
 
     async def record(self, phy_offset: int) -> bytes:
         """Return the bytes of the record at a position, none if no record starts there: request 33.

@@ -1,7 +1,8 @@
 """Make the log of a stopped slave a prefix of its master's: ``tailrace repair --follow-master``.
 
 Order: find the end of the last record that both logs have, copy everything after it to quarantine, and only then cut it
-off. A kill in between leaves more to cut the next time. The abort file stays, so that the next open completes queues
+off. A kill in between leaves more to cut the next time. Deletions of topics that a promotion has undone are forgotten,
+so that the next open gives their messages units again. The abort file stays, so that the next open completes queues
 and index for the shorter log.
 """
 
@@ -23,12 +24,15 @@ from tailrace.ha.slave_comparison import MasterLog, SlaveComparison
 from tailrace.kernels.shared import constants as C
 from tailrace.node.directory_opening import check_directory, has_log, write_abort
 from tailrace.node.lock import lock_store
+from tailrace.node.retention.topics import forget_deletions
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.default_message_store import DefaultMessageStore, encode_flushed
 from tailrace.store.directory_format import read_format, remembered
 from tailrace.store.geometry import recognise
+from tailrace.store.lives import Ended, undone
 from tailrace.store.recovery.log_tail import nonzero_after
 from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.store.retention.min_offsets import decode_ended, read_ended
 from tailrace.store.walk.scan import LogEnd, scan_files
 
 __all__ = ["Repaired", "follow_master"]
@@ -45,6 +49,8 @@ class Repaired(NamedTuple):
     """Whole records among them. Clients may have got SEND_OK for each of them."""
     master_end: int
     """End of the master's log."""
+    undone: list[str]
+    """Topics that were deleted here and not at the master: their deletion is forgotten, or would be."""
 
 
 async def _run(call: Callable[[], Any]) -> Any:
@@ -83,12 +89,12 @@ def _follow(
     log = store.commit_log.queue
     log.load()
     if not log.files:
-        return Repaired(0, 0, 0, 0)
+        return Repaired(0, 0, 0, 0, [])
     end = LogEnd(log.min_offset)
     for _ in scan_files(log.files, log.min_offset, log.max_offset, C.CHECK_ALL, end):
         pass  # up to the first bytes that are not a record
     log.set_end(end.phy_offset)
-    cut_at, master_low, master_end = asyncio.run(_compared(store, names, client, address))
+    cut_at, master_low, master_end, masters = asyncio.run(_compared(store, names, client, address))
     log.close()
     log.load()  # with what follows the end
     if cut_at <= max(log.min_offset, master_low):
@@ -102,15 +108,19 @@ def _follow(
     for file, at, data in nonzero_after(log, cut_at):
         cut += len(data.rstrip(b"\0")) if plan else quarantine.keep(
             file.path, at, file.file_from_offset + at, data, f"not in the log of the master {address}")
-    if not plan and cut:
+    deleted_here = [] if masters is None else undone(read_ended(store.file_system, store.root), masters, master_low)
+    if not plan and (cut or deleted_here):
         write_abort(store.file_system, store.root)
         _forget_deliveries(store)
+        store.progress.forget()  # it has the ends of queues of the log that is cut off, or without those of old lives
+    if not plan and deleted_here:
+        forget_deletions(clock, store.file_system, f"{store.root}/{filenames.CONFIG}", deleted_here)
+    if not plan and cut:
         _lower_flushed(store, cut_at)
-        store.progress.forget()  # it has the ends of queues of the log that is cut off
         log.truncate_dirty_files(cut_at)
         for file in log.files:
             file.flush()
-    return Repaired(cut_at, cut, messages, master_end)
+    return Repaired(cut_at, cut, messages, master_end, deleted_here)
 
 
 def _lower_flushed(store: DefaultMessageStore, until: int) -> None:
@@ -147,11 +157,16 @@ def _forget_deliveries(store: DefaultMessageStore) -> None:
 
 async def _compared(
     store: DefaultMessageStore, names: tuple[str, str], client: Callable[[], RemotingClient], address: str,
-) -> tuple[int, int, int]:
-    """Return the end of the last record that both logs have, and begin and end of the master's log."""
+) -> tuple[int, int, int, dict[str, Ended] | None]:
+    """Return the end of the last record that both logs have, begin and end of the master's log, and its deletions.
+
+    The deletions of a master of RocketMQ are not known: None.
+    """
     asking = client()
     try:
-        comparison = SlaveComparison(store, MasterLog(asking, address), _run, *names)
-        return await comparison.common_end(), comparison.master_low, comparison.master_end
+        comparison = SlaveComparison(store, master := MasterLog(asking, address), _run, *names)
+        end = await comparison.common_end()
+        state = await master.state()
+        return end, comparison.master_low, comparison.master_end, None if state is None else decode_ended(state)
     finally:
         await asking.close()

@@ -23,7 +23,7 @@ from tailrace.formats.names import LMQ_PREFIX
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.queue_search import first_at, message_from
 
-__all__ = ["MOST_ENDED", "Ended", "EndedLives", "begin_after", "end_of_life", "has_ended", "last_message"]
+__all__ = ["MOST_ENDED", "Ended", "EndedLives", "begin_after", "end_of_life", "has_ended", "last_message", "undone"]
 
 MOST_ENDED: Final = 10_000
 """Number of deleted topics that are remembered at most; LMQ queues are not counted."""
@@ -115,6 +115,18 @@ class EndedLives:
         gone = [topic for position, topic in ends if topic.startswith(LMQ_PREFIX) and position <= log_begin]
         others = sorted(end for end in ends if end[0] and not end[1].startswith(LMQ_PREFIX))
         return gone + [topic for _, topic in others[: max(len(others) - MOST_ENDED, 0)]]
+
+
+def undone(own: Mapping[str, Ended], masters: Mapping[str, Ended], log_begin: int) -> list[str]:
+    """Return the topics whose life has ended in ``own``, but not with the master of this log.
+
+    The slave of a former master was promoted before it had copied these deletions. ``log_begin`` is the first position
+    of the master's log. A master forgets deletions of messages before it, and the oldest ones of `MOST_ENDED`.
+    """
+    ends = {topic: one.position for topic, one in masters.items() if one.position}
+    least = min(ends.values()) if len(ends) >= MOST_ENDED else 0
+    return sorted(
+        topic for topic, one in own.items() if one.position > max(ends.get(topic, 0), log_begin, least))
 
 
 def begin_after(end: int, units_per_file: int) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 from contextlib import closing
 from functools import partial
@@ -21,9 +23,11 @@ from tailrace.ha.slave_repair import follow_master
 from tailrace.node import timers
 from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.client import RemotingClient
+from tailrace.store.lives import Ended
+from tailrace.store.retention.min_offsets import encode_ended
 from tailrace.store.sealing import placeholder
 from tailrace.store.walk.log_walk import Damage
-from tailrace.testing import CrashFileSystem, SimClock, SimScheduler
+from tailrace.testing import CrashFileSystem, SimClock, SimScheduler, SimulatedCrash
 from tailrace.timer.timer_message_store import TimerMessageStore
 
 SEGMENT = 8192
@@ -61,6 +65,8 @@ class Master:
         self.asked = 0
         self.busy = False
         self.gaps, self.stepped_over = [], []
+        self.ended = None
+        """Deletions, as a master of Tailrace has them."""
 
     ask = RemotingClient.ask
 
@@ -74,6 +80,9 @@ class Master:
         if code is RequestCode.GET_BROKER_HA_STATUS:
             return RemotingCommand(code=0, body=json.dumps(
                 {"gapOffsets": self.gaps, "steppedOver": self.stepped_over}).encode())
+        if code is RequestCode.GET_SLAVE_STATE:
+            return RemotingCommand(code=3) if self.ended is None else RemotingCommand(
+                code=0, body=json.dumps(encode_ended(self.ended)).encode())
         assert code is RequestCode.VIEW_MESSAGE_BY_ID
         assert ext["alsoReleased"] == "true"
         at = int(ext["offset"])
@@ -346,6 +355,67 @@ def test_a_delivery_that_is_cut_off_is_made_again(delay, monkeypatch):
         at += int.from_bytes(log[at : at + 4], "big")
     assert repaired(files, Master(log, places), clock=clock).phy_offset == len(log)
     assert lived(len(log))[0] == [b"late"]
+
+
+@pytest.fixture(scope="module")
+def with_deletion():
+    """The files of a former master that has deleted U before its last record, its log, and where the records are."""
+    files = CrashFileSystem()
+    with opened(files) as store:
+        places = [store.put(Message(topic=topic, body=body)).phy_offset for body in bodies(40) for topic in ("T", "U")]
+        store.wait_dispatched()
+        store.delete_topics(["U"])
+        places.append(store.put(Message(topic="T", body=b"last")).phy_offset)
+        store.wait_dispatched()
+        log = b"".join(file.read(0, file.wrote_position) for file in store.inner.commit_log.queue.files)
+        assert store.queue_of("U", 0).bounds == (40, 40)
+    return files, log, places
+
+
+@pytest.mark.parametrize(("ended", "low", "wanted"), [
+    ({}, 0, ["U"]), ({"U": Ended(1, {0: 20})}, 0, ["U"]), (None, 0, []), ("same", 0, []), ({}, "last", [])],
+    ids=["not there", "an earlier one", "of RocketMQ", "the same", "all released"])
+def test_a_deletion_is_forgotten_that_the_master_does_not_have(with_deletion, ended, low, wanted):
+    """A master of RocketMQ keeps none, and one that has released all messages before a deletion has forgotten it."""
+    files, log, places = with_deletion
+    master = Master(log, places, places[-1] if low == "last" else low)
+    master.ended = {"U": Ended(places[-1], {})} if ended == "same" else ended
+    files = files.killed()
+    for plan in (True, False):
+        found = repaired(files, master, plan=plan)
+        assert (found.undone, found.cut_bytes, found.phy_offset) == (wanted, 0, len(log))
+    with slave_of(files) as store:
+        store.wait_dispatched()
+        assert store.queue_of("U", 0).bounds == ((0, 40) if wanted else (40, 40))
+    assert repaired(files, master).undone == []
+
+
+def test_a_crash_while_a_deletion_is_undone_leaves_it_or_gives_all_messages_back(with_deletion):
+    """What lets the next open look for missing units is durable before the deletion is forgotten."""
+    files, log, places = with_deletion
+    found, crashed = set(), 0
+    for crash_at in itertools.count():
+        again, master = files.killed(), Master(log, places)
+        master.ended = {}
+
+        def stop(number, _name, _path, crash_at=crash_at):
+            if number >= crash_at:
+                raise SimulatedCrash
+
+        again.operations, again.before = 0, stop
+        with contextlib.suppress(SimulatedCrash):
+            crashed += 1
+            assert repaired(again, master).undone == ["U"]
+            crashed -= 1
+        again.before = None
+        with slave_of(again.power_lost(SeededEntropy(crash_at), keep_percent=50)) as store:
+            store.wait_dispatched()
+            found.add(store.queue_of("U", 0).bounds)
+            assert store.queue_of("T", 0).bounds == (0, 41)
+        if crashed <= crash_at:
+            break
+    assert crashed > 10
+    assert found == {(0, 40), (40, 40)}
 
 
 def repaired(files, master, *, plan=False, clock=None):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, final
 
@@ -44,7 +44,7 @@ from tailrace.store.retention.topic_rules import (
     topic_needs,
 )
 
-__all__ = ["TopicRetention", "Unfinished", "limits_of_topics", "read_unfinished"]
+__all__ = ["TopicRetention", "Unfinished", "forget_deletions", "limits_of_topics", "read_unfinished"]
 
 _log = get_logger(__name__)
 _WRITE_NS: Final = 60_000_000_000
@@ -104,6 +104,16 @@ class _MinOffsets(ConfigManager[QueueKey, LogicalMin]):
     def _encode(self, table: dict[QueueKey, LogicalMin]) -> dict[str, Any]:
         last = {_LAST_DELETION: self.unfinished.to_json()} if self.unfinished is not None else {}
         return {**encode_minima(table), **encode_ended(self.ended), **last}
+
+
+def forget_deletions(clock: Clock, file_system: FileSystem, config_dir: str, topics: Iterable[str]) -> None:
+    """Forget durably that topics of a closed directory were deleted; its queues must be rebuilt. Raises OSError."""
+    minima = _MinOffsets(file_system, config_dir, clock)
+    minima.load()
+    for topic in topics:
+        minima.ended.pop(topic, None)
+    minima.unfinished = None
+    minima.change(Draft.touch)
 
 
 class _QueueBytes:
