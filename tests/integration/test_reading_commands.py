@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -72,6 +73,12 @@ def test_no_byte_name_or_time_of_the_directory_changes(store):
     assert sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)) == []
 
 
+def without_blocks(result):
+    """A result without the blocks of files: the kernel allocates some of them only when it writes pages to the disk."""
+    code, out, error = result
+    return code, re.sub(r'"allocatedBytes":\d+', "", out), error
+
+
 def test_they_work_on_a_mount_that_is_read_only_and_print_the_same(store):
     commands = [words for words in calls(on_spark=False) if words[0] != "backup"]
     mount = 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && exec "$@"'
@@ -80,7 +87,7 @@ def test_they_work_on_a_mount_that_is_read_only_and_print_the_same(store):
             commands, writable, run_all(store, commands, ("unshare", "-m", "sh", "-c", mount, str(store))),
             strict=True):
         if words[0] not in {"retention", "doctor"}:  # they have the time or the free room of the disk
-            assert one == other, words
+            assert without_blocks(one) == without_blocks(other), words
 
 
 def test_they_show_what_recovery_finds(store, tmp_path):
