@@ -26,7 +26,7 @@ from tailrace.formats.requests.message_headers import (
 )
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
-from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.subscription_group import OFFSETS_OF_BROKER, SubscriptionGroupConfig
 from tailrace.remoting import Channel
 from tailrace.testing import SimClock
 
@@ -335,7 +335,7 @@ def pull_borders():
         *({"subVersion": str(1795688144160 + n)} for n in (-1, 1)),
         *({"topic": name} for name in ("Other", "PlainLong", "Batch", "NoTopic", "%RETRY%readers", "plain")),
         *(own(topic=name) for name in ("Other", "PlainLong", "Batch", "Compacted", "NoTopic", "SCHEDULE_TOPIC_XXXX")),
-        *({"consumerGroup": name} for name in ("others", "a\x01Plain", "%LMQ%g"))]
+        *({"consumerGroup": name} for name in ("others", "a\x01Plain", "%LMQ%g", *OFFSETS_OF_BROKER))]
     made = [pull(change, binary=binary, code=code)
             for change in changes for binary in (True, False) for code in (11, 361)]
     for binary in (True, False):

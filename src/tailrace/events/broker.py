@@ -122,6 +122,10 @@ CONSUMER_OFFSET_CORRECTED: Final = event(
     "warning", "consumer offset corrected", "group topic queue offset to",
     "The offset was after the end of the queue, for example because a power loss took unsynced messages. It was set to "
     "the end.", do="Use `SYNC_FLUSH` to prevent this.")
+COMMITTED_OFFSET_IS_REFUSED: Final = event(
+    "warning", "committed offset is refused", "group topic queue offset reason count",
+    "A client sent an offset past the end of the queue, below 0, or of a group of the broker.",
+    do="Look for a consumer that computes offsets.")
 EVENT_LOOP_WAS_HELD: Final = event(
     "warning", "event loop was held", "ms",
     "No client was served for this time.", do="Look for swapping, a slow disk or a busy processor.")

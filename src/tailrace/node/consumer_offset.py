@@ -17,8 +17,9 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_QUEUE_ID
 from tailrace.formats.names import LMQ_PREFIX
-from tailrace.logs import get_logger
+from tailrace.logs import LogRateLimiter, get_logger
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, Owned, read_config
+from tailrace.node.subscription_group import OFFSETS_OF_BROKER
 
 __all__ = ["ConsumerOffsetManager"]
 
@@ -101,6 +102,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self._reset_table: dict[str, dict[int, int]] = {}
         self._reset_lock = threading.Lock()
         self._commits = 0
+        self._refused = LogRateLimiter()
 
     @classmethod
     def of_stopped(cls, file_system: FileSystem, config_dir: str, clock: Clock) -> ConsumerOffsetManager:
@@ -181,6 +183,24 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self._commits += 1
         if self._commits % VERSION_STEP == 0:
             self.data_version.next(self._clock.now_ms())
+
+    def commit_of_client(self, group: str, topic: str, queue_id: int, offset: int, until: int) -> str:
+        """Commit an offset that a client sends, of a queue that ends at ``until``. Return why it is not taken, or "".
+
+        A group with an offset past the end of its queue would skip the next messages. The progress of the broker,
+        which is the offsets of some groups, is not that of a client.
+        """
+        if group in OFFSETS_OF_BROKER:
+            reason = f"the offsets of group {group} are the progress of the broker"
+        elif not 0 <= offset <= until:
+            reason = f"offset {offset} is not in 0 to {until}, the end of queue {queue_id} of topic {topic}"
+        else:
+            self.commit(group, topic, queue_id, offset)
+            return ""
+        if count := self._refused.due("commit", self._clock.monotonic_ns() / 1e9):
+            events.COMMITTED_OFFSET_IS_REFUSED.log(
+                _log, group=group, topic=topic, queue=queue_id, offset=offset, reason=reason, count=count)
+        return reason
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """Return the next offset of a queue, or -1 if it is unknown."""

@@ -11,12 +11,13 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.names import LMQ_PREFIX, SYSTEM_GROUP_PREFIX, TRANSACTION_GROUP
+from tailrace.formats.pop import REVIVE_GROUP
 from tailrace.node.config_manager import Draft, Edit, NamedConfigManager, members_of
 from tailrace.node.topic_config import PERM_READ
 
 __all__ = [
-    "SubscriptionGroupConfig", "SubscriptionGroupManager", "is_system_group", "merged_group_attributes",
-    "validate_group",
+    "OFFSETS_OF_BROKER", "SubscriptionGroupConfig", "SubscriptionGroupManager", "is_group_of_broker", "is_system_group",
+    "merged_group_attributes", "validate_group",
 ]
 
 GROUP_MAX_LENGTH: Final = 120
@@ -33,6 +34,8 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_OWNER",
     TRANSACTION_GROUP,
 )
+OFFSETS_OF_BROKER: Final = frozenset({TRANSACTION_GROUP, REVIVE_GROUP})
+"""Groups whose offsets are the progress of the broker itself: of the checks of transactions, and of POP."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -120,6 +123,11 @@ _MEMBERS: Final = members_of(SubscriptionGroupConfig)
 def is_system_group(group: str) -> bool:
     """Return True if a group belongs to the broker and not to its users."""
     return group in SYSTEM_GROUPS or group.upper().startswith(SYSTEM_GROUP_PREFIX)
+
+
+def is_group_of_broker(group: str) -> bool:
+    """Return True if a broker creates the group itself, or keeps its progress in it; it cannot be deleted."""
+    return group in SYSTEM_GROUPS or group in OFFSETS_OF_BROKER
 
 
 def validate_group(group: str) -> str:

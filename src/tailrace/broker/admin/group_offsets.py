@@ -29,7 +29,11 @@ from tailrace.formats.requests.table import Action
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.message_store import MessageStore
-from tailrace.node.subscription_group import SubscriptionGroupManager, validate_group
+from tailrace.node.subscription_group import (
+    OFFSETS_OF_BROKER,
+    SubscriptionGroupManager,
+    validate_group,
+)
 from tailrace.remoting import Channel
 from tailrace.requests.processor import RequestProcessor, answers, serves
 from tailrace.requests.reply import Answer
@@ -91,6 +95,7 @@ class GroupOffsetsProcessor(RequestProcessor):
         for name in (header.src_group, header.dest_group):
             if reason := validate_group(name):
                 raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
+        _check_not_of_broker(header.dest_group)
         self._check_writable()
         topic = (header.topic or "").strip()
         topics = [topic] if topic else self._offsets.topics_of(header.src_group)
@@ -144,6 +149,7 @@ class GroupOffsetsProcessor(RequestProcessor):
         """Return the offset of each queue that request 222 would set now. Raises RefusalError if it would be refused.
         """
         topic, group, queue_id = header.topic, header.group, header.queue_id
+        _check_not_of_broker(group)
         config = self._topics.select(topic)
         if config is None:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
@@ -192,3 +198,9 @@ class GroupOffsetsProcessor(RequestProcessor):
         if timestamp < 0:
             return self._store.queue_of(topic, queue_id).max
         return max(0, self._store.queue_of(topic, queue_id).by_time(timestamp))
+
+
+def _check_not_of_broker(group: str) -> None:
+    if group in OFFSETS_OF_BROKER:
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER, f"The offsets of group[{group}] are the progress of the broker.")

@@ -23,6 +23,7 @@ from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import (
     SubscriptionGroupConfig,
     SubscriptionGroupManager,
+    is_group_of_broker,
     merged_group_attributes,
     validate_group,
 )
@@ -133,6 +134,10 @@ class GroupsProcessor(RequestProcessor):
         self, channel: Channel, request: RemotingCommand, names: list[str], *, clean: bool
     ) -> Answer:
         groups = dict.fromkeys(names)
+        for name in groups:
+            if is_group_of_broker(name):
+                raise RefusalError(
+                    ResponseCode.INVALID_PARAMETER, f"The group[{name}] is one of the broker: it cannot be deleted.")
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
             configs = {name: self._groups.select(name) for name in groups}

@@ -143,12 +143,13 @@ class ConsumerOffsetsProcessor(RequestProcessor):
             raise RefusalError(
                 ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic[:NAME_MAX]} not exist!"
             )
-        queues = max(config.read_queue_nums, config.write_queue_nums)
-        if queue_id < 0 or (queue_id >= queues and self._store.queue_of(topic, queue_id).max <= 0):
+        queue, queues = self._store.queue_of(topic, queue_id), max(config.read_queue_nums, config.write_queue_nums)
+        if queue_id < 0 or (queue_id >= queues and queue.max <= 0):
             raise RefusalError(ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
         if self._offsets.is_reset(group, topic, queue_id):
             return request.answer(ResponseCode.SUCCESS, "Offset has been previously reset")
-        self._offsets.commit(group, topic, queue_id, header.commit_offset)
+        if reason := self._offsets.commit_of_client(group, topic, queue_id, header.commit_offset, queue.next):
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
         return request.answer()
 
     @serves(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)

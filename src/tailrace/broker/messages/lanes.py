@@ -197,10 +197,12 @@ class PullLane:
         group, topic, queue_id = found.group, found.topic, pulls.queue_id
         frame.begin(pulls.parts, pulls.is_binary, pulls.opaque)
         try:
-            if pulls.commit >= 0:
-                offsets.commit(group, topic, queue_id, pulls.commit)
             answer = self._reader.fill(
                 topic, queue_id, pulls.offset, pulls.most, max_bytes_of(pulls.max_bytes), found.codes, frame)
+            if pulls.commit > frame.next_offset:  # maybe past the end of the queue
+                self._frame, answer = AnswerFrame(), None
+            elif answer is not None and pulls.commit >= 0:
+                offsets.commit(group, topic, queue_id, pulls.commit)
         except (StoreError, OSError):  # the processor meets it again, and answers
             self._frame, answer = AnswerFrame(), None  # with nothing of this pull in it
         if answer is None:

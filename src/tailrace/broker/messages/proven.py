@@ -12,7 +12,7 @@ from tailrace.formats.remoting import SerializeType
 from tailrace.formats.requests.message_headers import PullMessageRequestHeader, PullSysFlag
 from tailrace.kernels.pull_lane import PlainSubscription
 from tailrace.kernels.send_lane import PlainTopic
-from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.subscription_group import OFFSETS_OF_BROKER, SubscriptionGroupManager
 from tailrace.node.topic_config import FORBIDDEN_TO_SEND, TopicConfig, TopicConfigManager
 
 __all__ = ["ProvenSubscriptions", "ProvenTopics"]
@@ -118,7 +118,7 @@ class ProvenSubscriptions:
             return None
         if config is None or not config.readable or config.has_batch_queues or config.is_compacted or config.is_lite:
             return None
-        if group_config is None or not group_config.consume_enable:
+        if group_config is None or not group_config.consume_enable or group in OFFSETS_OF_BROKER:
             return None
         if own is None:
             info = self._consumers.find(group)

@@ -158,7 +158,8 @@ class PullService:
         result = pull.cold
         if result is None:
             if not pull.has_waited and header.sys_flag & PullSysFlag.COMMIT_OFFSET and header.commit_offset >= 0:
-                self._offsets.commit(group, topic, queue_id, header.commit_offset)
+                self._offsets.commit_of_client(
+                    group, topic, queue_id, header.commit_offset, self._store.queue_of(topic, queue_id).next)
             result = self._read(header, topic, offset, header.max_msg_nums, wanted, only_cached=True)
             if result.is_cold:
                 self._read_cold(pull, header, topic, offset, wanted)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from broker_kit import use_control, wired
+from broker_kit import admin_of, clients_of, use_control, wired
 from people import People, sent_by
 
 from tailrace.broker import wiring
 from tailrace.broker.admin.group_offsets import GroupOffsetsProcessor
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import RefusalError, StoreError
+from tailrace.model import MessageExtBrokerInner
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
@@ -162,3 +163,33 @@ def test_request_modes_are_handed_out(processor, modes, kit, channel):
     found = json.loads(processor.request_modes(channel, kit.request(402)).body)
     assert found == {"messageRequestModeMap": {"orders": {"g": {
         "consumerGroup": "g", "mode": "PULL", "popShareQueueNum": 0, "topic": "orders"}}}}
+
+
+PROGRESS = [("CID_RMQ_SYS_TRANS", "RMQ_SYS_TRANS_HALF_TOPIC"), ("CID_RMQ_SYS_REVIVE_GROUP", "orders")]
+
+
+@pytest.mark.parametrize(("group", "topic"), PROGRESS)
+def test_no_request_changes_the_progress_of_the_broker(broker, kit, channel, store, group, topic):
+    """Without it half messages are not checked again, or popped messages not delivered again."""
+    broker.topics.update(TopicConfig(topic_name="orders"))
+    for _ in range(3):
+        store.put_inner(MessageExtBrokerInner(topic, 0, b"x"))
+    broker.groups.find_or_create(group)
+    broker.offsets.commit(group, topic, 0, 1)
+    broker.offsets.commit("a", topic, 0, 3)
+    admin, clients, pulls = map(kit.served, (admin_of(broker), clients_of(broker), wiring.pulls(broker)))
+    offsets = kit.served(wired(GroupOffsetsProcessor, broker))
+    place = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "3"}
+    pull = {**place, "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "5", "suspendTimeoutMillis": "0",
+            "subscription": "*", "subVersion": "0"}
+    reset = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true"}
+    assert clients.update_offset(channel, kit.request(15, place)).code == 29
+    pulls.pull(channel, kit.request(11, pull))
+    assert offsets.reset_offset(channel, kit.request(222, reset)).code == 29
+    assert offsets.clone_offset(channel, kit.request(314, {"srcGroup": "a", "destGroup": group})).code == 29
+    assert admin.delete_group(channel, kit.request(207, {"groupName": group, "cleanOffset": "true"})).code == 29
+    names = json.dumps({"groupNameList": ["a", group], "cleanOffset": True}).encode()
+    assert admin.delete_groups(channel, kit.request(5003, body=names)).code == 29
+    assert broker.offsets.query(group, topic, 0) == 1
+    assert broker.offsets.query("a", topic, 0) == 3, "nor is another one deleted"
+    assert broker.groups.select(group) is not None

@@ -7,8 +7,10 @@ from broker_kit import admin_of, clients_of
 
 from tailrace.broker import wiring
 from tailrace.broker.messages.service import CODES
+from tailrace.config import StoreConfig
 from tailrace.formats.remoting import ResponseCode
-from tailrace.model import PutMessageStatus
+from tailrace.kernels.properties import encode_properties
+from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 
 PULL = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
         "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "1", "subscription": "*",
@@ -37,12 +39,14 @@ def test_without_the_setting_they_are_unknown(broker, channel, kit):
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
-def test_offsets_can_be_committed(lmq, channel, kit):
-    clients = kit.served(clients_of(lmq))
+def test_offsets_can_be_committed(kit, loop, channel, tmp_path):
+    store = kit.open_store(tmp_path / "lmq", config=StoreConfig(enable_lmq=True, enable_multi_dispatch=True))
+    clients = kit.served(clients_of(kit.make_broker(store, loop)))
     where = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0"}
-    assert clients.update_offset(
-        channel, kit.request(15, {**where, "commitOffset": "5"})).code == ResponseCode.SUCCESS
-    assert clients.query_offset(channel, kit.request(14, where)).ext == {"offset": "5"}
+    store.put_inner(MessageExtBrokerInner("orders", 0, b"x", encode_properties({"INNER_MULTI_DISPATCH": "%LMQ%a"})))
+    for offset, code in (("1", ResponseCode.SUCCESS), ("2", ResponseCode.INVALID_PARAMETER)):
+        assert clients.update_offset(channel, kit.request(15, {**where, "commitOffset": offset})).code == code
+    assert clients.query_offset(channel, kit.request(14, where)).ext == {"offset": "1"}
 
 
 def test_no_config_is_kept_of_them(lmq, channel, kit):

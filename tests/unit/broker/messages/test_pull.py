@@ -179,15 +179,19 @@ def test_a_pull_looks_at_no_more_messages_than_one_answer_may_hold(pull, store, 
     assert asked == [32, 1, 1]
 
 
-def test_a_pull_may_carry_an_offset_to_commit(pull, broker, store):
-    put(store)
+def test_a_pull_may_carry_an_offset_to_commit(pull, broker, store, caplog):
+    for _ in range(3):
+        put(store)
     pull(sysFlag=str(SUBSCRIPTION), commitOffset="3")
     assert broker.offsets.query("g", "orders", 0) == -1
     pull(sysFlag=str(SUBSCRIPTION | COMMIT), commitOffset="-1")
     assert broker.offsets.query("g", "orders", 0) == -1
-    pull(sysFlag=str(SUBSCRIPTION | COMMIT), commitOffset="3")
-    assert broker.offsets.query("g", "orders", 0) == 3
-    assert broker.offsets.query_pull("g", "orders", 0) == 1
+    for offset, known in (("3", 3), ("4", 3), ("2", 2), (str((1 << 63) - 1), 2)):
+        assert pull(sysFlag=str(SUBSCRIPTION | COMMIT), commitOffset=offset).code == 0
+        assert broker.offsets.query("g", "orders", 0) == known
+    assert broker.offsets.query_pull("g", "orders", 0) == 3
+    assert caplog.text.count("committed offset is refused group=g topic=orders queue=0 offset=4") == 1
+    assert "offset=9223372036854775807" not in caplog.text, "one line a minute"
 
 
 class Waiting:
