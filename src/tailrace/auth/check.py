@@ -32,7 +32,7 @@ from tailrace.formats.remoting import RemotingCommand, ResponseCode, sender_of
 from tailrace.formats.requests.table import Action
 from tailrace.kernels.signatures import NAMES_MAX, Proof
 
-__all__ = ["REASONS", "AccessControl", "Peer", "Verdict", "common_names", "decide"]
+__all__ = ["REASONS", "AccessControl", "Peer", "Recorder", "Verdict", "common_names", "decide"]
 
 ALLOWED_MAX: Final = 20_000
 """Requests that are remembered as allowed, by user, address and the fields that name resources."""
@@ -70,6 +70,16 @@ class Peer(Protocol):
     def own_address(self) -> str:
         """Address of the server to which the client has connected, ``ip:port``."""
         ...
+
+
+class Recorder(Protocol):
+    """Records what `AccessControl` finds."""
+
+    def denied(self, **fields: Any) -> None:
+        """Record a denied request by the fields of its line of the log."""
+
+    def logged_in(self, user: str, address: str, call: str) -> None:
+        """Record that a user has proven its password."""
 
 
 class Verdict(NamedTuple):
@@ -120,9 +130,10 @@ class AccessControl:
 
     def __init__(
         self, clock: Clock, config: AuthConfig, cluster: str, user: Callable[[str], User | None],
-        acl: Callable[[str], Acl | None],
+        acl: Callable[[str], Acl | None], recorder: Recorder | None = None,
     ) -> None:
         self._clock = clock
+        self._recorder = recorder
         self.config = config
         self._user = user
         self._acl = acl
@@ -143,11 +154,9 @@ class AccessControl:
             clock, config.authentication_binding, config.authentication_binding_max_age, config.binding_addresses())
         """Checks bound requests; None if bindings are ignored."""
         self._attempts = Attempts(clock, config.authentication_failures_max)
-        self.denials = Denials(clock)
+        self.denials = Denials(clock, None if recorder is None else recorder.denied)
         self.denied = self.denials.counts
         """Denied requests by reason, a member of `REASONS`."""
-        self.on_log_in: Callable[[str, str, str], None] | None = None
-        """Called with user, address and name of the call when a user has proven its password."""
 
     def changed(self) -> None:
         """Forget what was decided with the users and entries before."""
@@ -253,8 +262,8 @@ class AccessControl:
                 raise self._wrong(address, call, name, problem or "password", WRONG_PASSWORD)
             user = earlier
         self._attempts.proved(address, name)
-        if self.on_log_in is not None:
-            self.on_log_in(name, address, call)
+        if self._recorder is not None:
+            self._recorder.logged_in(name, address, call)
         return user
 
     def require(self, peer: Peer, request: RemotingCommand, *accesses: Access) -> None:

@@ -37,8 +37,9 @@ SHOWN_MAX: Final = 400
 class Denials:
     """Counts and logs denied requests. Used in one thread."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, record: Callable[..., None] | None = None) -> None:
+        """``record`` is called with the fields of each line of the log."""
+        self._clock, self._record = clock, record
         self._logged: OrderedDict[tuple[object, ...], list[int]] = OrderedDict()
         self._second = 0
         self._lines = 0
@@ -46,8 +47,6 @@ class Denials:
         """Denied requests that the limit of lines kept out of the log since the last line."""
         self.counts: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
         """Denied requests by reason."""
-        self.on_line: Callable[..., None] | None = None
-        """Called with the fields of each line of the log."""
 
     def note(
         self, address: str, call: int | str, reason: str, name: str, cause: str, access: Access | None = None
@@ -79,8 +78,8 @@ class Denials:
         events.ACCESS_DENIED.log(
             _log, user=_shown(name), address=address, code=call, action=actions, resource=_shown(resource),
             reason=cause, more=more, others=self._left_out)
-        if self.on_line is not None:
-            self.on_line(
+        if self._record is not None:
+            self._record(
                 user=name[:SHOWN_MAX], address=address, code=call, action=actions, resource=resource[:SHOWN_MAX],
                 reason=cause[:SHOWN_MAX], more=more, others=self._left_out)
         self._left_out = 0

@@ -144,10 +144,11 @@ class BrokerController:
         self._tls = tls
         self._started = False
         auth = auth_config or AuthConfig()
+        self.audit = Audit(
+            self._clock, self._config.broker_cluster_name, AuditLog(auth.audit_log) if auth.audit_log else None)
         self.access = Access(
             self._clock, store.file_system, store.config_dir, auth, self._config.broker_cluster_name,
-            read_only=bool(store.read_only))
-        self.audit = self._made_audit(auth.audit_log)
+            read_only=bool(store.read_only), recorder=self.audit)
         self._settings = settings_of(self._config, store.config, auth, storePathRootDir=str(store.path))
         proven = ProvenTopics(store.topics)
         self._broker = broker = BrokerParts(
@@ -207,12 +208,6 @@ class BrokerController:
 
         configs = self._config, self._store.config, auth
         return RunningSettings(self._clock, configs, self._settings, self._settings_file, forget)
-
-    def _made_audit(self, path: str) -> Audit:
-        audit = Audit(self._clock, self._config.broker_cluster_name, AuditLog(path) if path else None)
-        control = self.access.control
-        control.denials.on_line, control.on_log_in = audit.denied, audit.logged_in
-        return audit
 
     @property
     def _polls(self) -> tuple[LongPolling[Any], ...]:

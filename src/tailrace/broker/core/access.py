@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace import events
-from tailrace.auth.check import AccessControl
+from tailrace.auth.check import AccessControl, Recorder
 from tailrace.auth.model import PASSWORD_MIN, user_of
 from tailrace.auth.quotas import UserConnection, UserQuotas, request_size
 from tailrace.auth.signature import Credentials
@@ -37,7 +37,7 @@ class Access:
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config_dir: str, config: AuthConfig, cluster: str, *,
-        read_only: bool = False,
+        read_only: bool = False, recorder: Recorder | None = None,
     ) -> None:
         self.config = config
         self.are_copied = False
@@ -60,7 +60,7 @@ class Access:
                     "start with `serve --user NAME --password-file FILE`, or set initAuthenticationUser"))
         if config.authentication_enabled:
             self._warn_about_short_passwords()
-        self.control = AccessControl(clock, config, cluster, self.users.get, self.acls.get)
+        self.control = AccessControl(clock, config, cluster, self.users.get, self.acls.get, recorder)
         for table in (self.users, self.acls):
             table.on_change(self._changed)
         self.departures: Departures | None = None
