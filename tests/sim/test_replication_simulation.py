@@ -16,6 +16,7 @@ import pytest
 from replication_world import play
 
 from tailrace.broker.core import slaves
+from tailrace.broker.core.registration import BrokerGroup
 from tailrace.broker.messages import query
 from tailrace.broker.pop.revive import PopReviveService
 from tailrace.broker.transactions.half_queue import HalfQueue
@@ -28,6 +29,7 @@ from tailrace.ha.timer_positions import TimerPositions
 from tailrace.node import deletion
 from tailrace.store import slave_lives
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.replication import Replication
 from tailrace.testing.sent import ViolationError
 
 FIRST = int(os.environ.get("SEED", "1"))
@@ -181,6 +183,20 @@ def forgets_checkpoints(monkeypatch):
     monkeypatch.setattr(PopReviveService, "_opened", at_end)
 
 
+def starts_a_second_master(monkeypatch):
+    """H40: an old master starts besides the new one."""
+    async def refuse(*_):
+        pass
+
+    monkeypatch.setattr(BrokerGroup, "refuse_second", refuse)
+
+
+def acknowledges_alone(monkeypatch):
+    """A master without its slaves needs no slave."""
+    monkeypatch.setattr(
+        Replication, "needed", property(lambda copies: min(copies._config.replicas_needed, copies.in_sync)))
+
+
 PLANTS = [
     (believes_reports, "I2", 1, {}), (compares_nothing, "I1", 1, {}), (acknowledges_unsynced, "I2", 1, {"sync": True}),
     (counts_connections, "I2", 1, {"slaves": 2, "need": 3}), (takes_offsets_back, "I4", 1, {}),
@@ -188,6 +204,7 @@ PLANTS = [
     (shows_ended_lives, "I3", 1, {"passes": True}), (ends_too_much, "I7", 1, {"passes": True}),
     (commits_again, "TX1", 1, {"transactions": True}), (forgets_half_messages, "TX1", 5, {"transactions": True}),
     (forgets_acknowledgements, "I9", 1, {"pops": True}), (forgets_checkpoints, "P3", 1, {"pops": True}),
+    (starts_a_second_master, "I10", 1, {"splits": True}), (acknowledges_alone, "I10", 1, {"splits": True, "need": 2}),
 ]
 """Faults, what finds them, the first seed, and what the seeds have in common."""
 

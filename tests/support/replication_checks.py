@@ -97,7 +97,7 @@ class Checks:
         start = max(min(node.same_until, until), min(until, max(node.low, master.low)))
         same = node.raw(start, until) == master.raw(start, until)
         if same and end <= theirs:
-            node.same_until, node.frozen, node.may_differ = until, None, False
+            node.same_until, node.frozen, node.may_differ, node.was_master = until, None, False, False
             return
         if not node.may_differ:
             raise ViolationError(f"I1: {node.name} has {end}, its master {theirs}, same bytes: {same}")

@@ -160,7 +160,7 @@ class Clients:
         while not self.calm:
             await asyncio.sleep(rng.random())
             master = self.master
-            if node is master or not node.ready or not master.ready:
+            if node is master or node.is_alone or not node.ready or not master.ready:
                 continue
             if node.life is not life:
                 client, life = RemotingClient(), node.life

@@ -80,6 +80,8 @@ class Disks:
 
     async def _lose_log(self):
         """Remove the log of a slave, and leave everything else."""
+        if not self.slaves:
+            return
         node = self.disk_rng.choice(self.slaves)
         if node.life is not None and node.ready:
             await self._stop(node)

@@ -20,10 +20,11 @@ from replication_places import DEALS, NAMESRV_PORT, PORT, ROOT, TOPIC, WORKERS
 from replication_pops import PopRecords
 
 from tailrace.broker.controller import BrokerController
+from tailrace.broker.core import registration
 from tailrace.broker.statistics import latencies
 from tailrace.config import BrokerConfig, BrokerRole, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.errors import CorruptionError, RemotingError
+from tailrace.errors import CorruptionError, RemotingError, StoreError
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, decode_message, plausible_size
 from tailrace.formats.names import TIMER_TOPIC
 from tailrace.ha import metadata_copy, slave
@@ -56,6 +57,12 @@ class Node:
         silence_ms = rng.choice((1500, 3000, 6000))
         self.settings = {"ha_housekeeping_interval": silence_ms, "ha_send_heartbeat_interval": 500}
         self.is_master = index == 0
+        self.was_master = False
+        """Whether it has not been compared with the new master since another one was promoted."""
+        self.is_alone = False
+        """Whether it still runs as a master, cut off, after another one was promoted."""
+        self.is_second = False
+        """Whether it is started as a master although there is another one."""
         self.life = self.store = self.controller = None
         self.ready = False
         """Whether its broker serves."""
@@ -92,13 +99,14 @@ class Node:
     def configs(self):
         world = self.world
         settings = world.settings | world.sizes | self.settings
-        if self.is_master:
+        is_master = self.is_master or self.is_second
+        if is_master:
             settings |= world.master_settings
             role = BrokerRole.SYNC_MASTER if world.need > 1 else BrokerRole.ASYNC_MASTER
         else:
             role = BrokerRole.SLAVE
         return StoreConfig(**settings, broker_role=role), BrokerConfig(
-            broker_id=0 if self.is_master else self.index + 1, broker_ip1=self.ip, slave_read_enable=True,
+            broker_id=0 if is_master else self.index + 1, broker_ip1=self.ip, slave_read_enable=True,
             namesrv_addr=";".join(f"{node.ip}:{NAMESRV_PORT}" for node in world.nodes),
             register_name_server_period=10_000, flush_consumer_offset_interval=2000, revive_queue_num=1,
             **(DEAL_SETTINGS if world.transactions else {}))
@@ -170,6 +178,10 @@ class Node:
                     self.damaged = True
                     self._end(files.killed(), dark=False)
                     return False
+                if self.is_second and isinstance(error, StoreError) and "stop it first" in str(error):
+                    world.note(f"{self.name} does not start: {error}")
+                    self._end(files.killed(), dark=False)
+                    return False
                 if self.read_faults and isinstance(error, OSError) and error.errno == errno.EIO:
                     world.note(f"{self.name} does not start: {error}")
                     self._end(files.killed(), dark=False)
@@ -177,7 +189,8 @@ class Node:
                     return False
                 raise ViolationError(f"{self.name} does not start: {error!r}") from error
             return False
-        world.started(self)
+        if not self.is_second:
+            world.started(self)
         return True
 
     async def _serve(self, life, files):
@@ -194,7 +207,8 @@ class Node:
             (topic, queue_id): offset for topic, group, queue_id, offset in self.controller.broker.offsets.entries()
             if group == WORKERS}
         self.scheduler = scheduler
-        await self.controller.start((self.ip, PORT), (self.ip, NAMESRV_PORT) if self.is_master else None)
+        serves_names = self.is_master or self.is_second
+        await self.controller.start((self.ip, PORT), (self.ip, NAMESRV_PORT) if serves_names else None)
         self.ready = True
 
     def stop(self, *, power):
@@ -215,7 +229,7 @@ class Node:
         life, self.life = self.life, None
         self.world.network.end_life(life, dark=dark)
         self.ready, self.store, self.controller = False, None, None
-        self.crash_at, self.floors = -1, {}
+        self.crash_at, self.floors, self.is_alone = -1, {}, False
         self.files = image
 
     async def close(self):
@@ -403,6 +417,7 @@ def simulated():
         for target, name, value in (
             (BoundedExecutor, "run", _in_place), (DefaultMessageStore, "wait_dispatched", _dispatched),
             (latencies, "TICK_S", 3600.0), (metadata_copy, "PERIOD_S", 4.0), (metadata_copy, "_TICK_S", 1.0),
+            (registration, "is_own_address", lambda host: host == LIFE.get().ip),
             (slave, "AGAIN_S", 1.0), (slave, "STOPPED_S", 8.0),
         ):
             stack.enter_context(mock.patch.object(target, name, value))

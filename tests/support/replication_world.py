@@ -20,6 +20,8 @@ These invariants hold after each step and at the end:
       that are open.
   I9  A message for a group that pops comes at least once, and again only if it was not acknowledged in time, or if a
       promotion began with older offsets.
+  I10 A master that was cut off before a promotion acknowledges nothing that needs a slave, and does not start as a
+      second one.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ from replication_disks import Disks, is_of_disk
 from replication_node import SKEW_MS, Node, in_thread, simulated
 from replication_places import DEALS, GROUP, HA_PORT, NAMES, PORT, QUEUES, ROOT, TASKS, TOPIC
 from replication_pops import Poppers
+from replication_splits import Splits
 from replication_topics import PassingTopic
 
 from tailrace.config import FlushDiskType
@@ -60,17 +63,19 @@ FOLLOWS_S = 90.0
 """Longest time until all slaves follow when nothing fails any more."""
 
 
-class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
+class World(Clients, PassingTopic, Dealers, Poppers, Splits, Disks, Checks):
     """One run. The seed chooses what is None.
 
     ``slaves`` is 1 or 2, ``need`` the number of copies, ``sync`` SYNC_FLUSH; with ``passes`` a topic is deleted and
     created again, with ``expires`` nodes delete their oldest files, with ``fills`` disks are full or slow for a while,
     with ``fails`` some reads fail, with ``loses`` the log of a slave is removed, with ``transactions`` a producer sends
-    half messages, with ``pops`` a group pops.
+    half messages, with ``pops`` a group pops, with ``splits`` a slave is promoted while its
+    master runs.
     """
 
     def __init__(self, seed, *, slaves=None, need=None, sync=None, passes=None, expires=None, fills=None,
-                 fails=None, loses=None, transactions=None, pops=None, steps=40):
+                 fails=None, loses=None, transactions=None, pops=None,
+                 splits=None, steps=40):
         self.seed, self.steps = seed, steps
         self.rng = rng = random.Random(f"{seed} world")
         self.loop = None
@@ -108,6 +113,7 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
         self.draw_disks(expires, fills, fails, loses)
         self.draw_deals(transactions)
         self.draw_pops(pops)
+        self.draw_splits(splits)
         self.answers = set()
         """Tasks that answer requests of brokers."""
         self.failures = FAILURES.copy()
@@ -134,7 +140,7 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
 
     @property
     def slaves(self):
-        return [node for node in self.nodes if not node.is_master]
+        return [node for node in self.nodes if not node.is_master and not node.is_alone]
 
     # --- what goes wrong, and what an operator does
 
@@ -145,7 +151,7 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
             (self._promote, 2), (self._lose_a_reset, 4)]
         names = [action for action, _ in actions]
         weights = [self.rng.randrange(weight + 1) if weight < 8 else weight for _, weight in actions]
-        for action, weight in self.disk_actions():
+        for action, weight in (*self.disk_actions(), *self.split_actions()):
             names.append(action)
             weights.append(weight)
         for _ in range(self.steps):
@@ -182,7 +188,7 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
         self.note(f"partition {ways} {port}")
 
     async def _heal(self):
-        self.network.heal()
+        await self.end_splits()
 
     async def _cut(self):
         ends = self.network.ends_between(self.rng.choice((None, HA_PORT)))
@@ -228,6 +234,8 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
 
     async def _lie(self):
         """Report a position that the master does not have, from the host of a slave."""
+        if not self.slaves:
+            return
         node = self.rng.choice(self.slaves)
         life = Life(node.ip)
         self.note(f"a liar at {node.ip}")
@@ -261,7 +269,7 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
     async def _promote(self):
         """Make the slave with the longest log the master, after the master was stopped."""
         master, slaves = self.master, self.slaves
-        if any(node.frozen is not None or node.damaged for node in slaves):
+        if self.alone or any(node.frozen is not None or node.damaged or node.was_master for node in slaves):
             return
         if master.life is not None:
             if not master.ready:
@@ -273,6 +281,11 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
                     await node.start()
         if master.ready or any(node.damaged for node in slaves):
             return
+        await self._promote_best(master)
+
+    async def _promote_best(self, master):
+        """Promote the slave with the longest log. The old master has stopped, or is cut off."""
+        slaves = self.slaves
         best = max(slaves, key=lambda node: node.end)
         claimed = [sent for sent in self.sent if sent.need and any(node in sent.on for node in slaves)]
         self.note(f"{best.name} is promoted, log to {best.end}")
@@ -287,9 +300,10 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
             await best.close()
         else:
             best.stop(power=False)
-        master.is_master, best.is_master = False, True
-        for node in self.slaves:
-            node.may_differ = True
+        master.is_master, best.is_master, master.is_alone = False, True, master.life is not None
+        master.was_master = True
+        for node in self.nodes:
+            node.may_differ = node is not best
         while best.life is None:
             await best.start()
 
@@ -367,7 +381,9 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
         await self._all_follow()
         work = [asyncio.create_task(one) for one in (
             self.produce(1), self.produce(2), self.consume(), *([self.pass_topic()] if self.passes else []),
-            *self.dealers(), *self.poppers(), *map(self.copy_timer_checkpoint, range(len(self.nodes))))]
+            *self.dealers(), *self.poppers(),
+            *([self.send_alone(), self.ask_names()] if self.splits else []),
+            *map(self.copy_timer_checkpoint, range(len(self.nodes))))]
         try:
             await self.weather()
             await self._finish()
@@ -394,7 +410,7 @@ class World(Clients, PassingTopic, Dealers, Poppers, Disks, Checks):
 
     async def _heal_all(self):
         self.heal_disks()
-        self.network.heal()
+        await self.end_splits()
         self.network.slow_s, self.network.loss = 0.002, 0.0
         for node in self.nodes:
             node.crash_at = -1
