@@ -6,7 +6,11 @@ import os
 import random
 import socket
 import struct
+import sys
 import threading
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ha_frames import FrameDecoder
@@ -15,6 +19,12 @@ from java_peer import free_port
 from tailrace import Message, Producer
 from tailrace.errors import RemotingError
 from tailrace.pytest_plugin import TailraceBroker
+from tailrace.testing.sent import ViolationError
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+
+from replication_kills import FILE as SEGMENT
+from replication_kills import Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -91,3 +101,27 @@ def test_what_was_acknowledged_is_on_the_slave_after_kills_of_the_master(tmp_pat
         for at in acknowledged:
             assert struct.unpack_from(">i", slave.log, at)[0] > 0
     print(f"{ROUNDS} kills, {len(acknowledged)} acknowledged, {len(slave.log)} bytes")
+
+
+RECORD = struct.pack(">iI", 64, 0xDAA320A7) + b"body" + b"p" * 52
+
+
+@pytest.mark.parametrize(("slave", "acknowledged", "wrong"), [
+    (RECORD * 2, 64, ""), (RECORD + RECORD[:30] + bytes(34), 0, ""), (RECORD + RECORD[:30] + bytes(34), 64, "not in"),
+    (RECORD + RECORD[:30] + b"q" * 34, 0, "differ"), (RECORD[:30] + bytes(34) + RECORD, 64, "differ"),
+    (RECORD * 4, 0, "and its master")], ids=[
+    "equal", "cut off", "cut off and acknowledged", "other bytes", "a hole before the end", "longer"])
+def test_a_last_record_that_a_kill_of_the_slave_has_cut_off_is_not_in_its_log(tmp_path, slave, acknowledged, wrong):
+    """The check of `tools/replication_kills.py`. A JVM was killed at a page boundary within the copy of a record."""
+    for name, data in (("m", RECORD * 3), ("s", slave)):
+        (tmp_path / name / "commitlog").mkdir(parents=True)
+        (tmp_path / name / "commitlog" / f"{0:020d}").write_bytes(data.ljust(SEGMENT, b"\0"))
+    pair = SimpleNamespace(
+        master=SimpleNamespace(root=tmp_path / "m"), slave=SimpleNamespace(root=tmp_path / "s"), _looked=0,
+        _same_until=0, acknowledged={b"body": acknowledged}, _checked=set(), counts=Counter())
+    if wrong:
+        with pytest.raises(ViolationError, match=wrong):
+            Pair.look(pair)
+    else:
+        Pair.look(pair)
+        assert pair._looked == len(slave.rstrip(b"\0")) // 64 * 64
