@@ -96,7 +96,8 @@ RPC_LATENCY: Final = Metric(
     buckets=(1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000),
 )
 GRPC_CLIENTS: Final = _gauge(
-    "tailrace_grpc_clients", "Clients of gRPC that have sent their settings.", source="broker.rpc_latency.clients")
+    "tailrace_grpc_clients", "Clients of gRPC that have sent their settings.",
+    source="acceptor.limits.grpc.clients.total")
 GRPC_CALLS: Final = _gauge(
     "tailrace_grpc_calls", "Calls of gRPC under way, streams included.", source="acceptor.limits.grpc.calls.total")
 GRPC_REFUSED: Final = _counter(

@@ -339,7 +339,7 @@ class Exposition(Collector):
         up = GaugeMetricFamily(
             metrics.PROXY_UP.exposed, metrics.PROXY_UP.description, labels=(*BASE_LABELS, *metrics.PROXY_UP.labels))
         cluster, _, node = self._base
-        up.add_metric([cluster, "proxy", node, "local"], float(rpc.clients is not None))
+        up.add_metric([cluster, "proxy", node, "local"], float(rpc.is_served))
         yield up
         yield self._histogram(metrics.RPC_LATENCY, {
             ("grpc", name, code, _flag(name in LONG_POLLING), "success"): (list(took.counts), took.sum)

@@ -174,7 +174,7 @@ class GrpcServer:
         self._listener = listener
         self._connections.start(listener.port)
         self._renewals.start()
-        self._latency.clients = lambda: len(self._clients)
+        self._latency.is_served = True
         events.GRPC_ENDPOINT_STARTED.log(_log, address=listener.address, tls=listener.tls)
 
     async def stop(self) -> None:
@@ -189,7 +189,7 @@ class GrpcServer:
         except TimeoutError:
             pass  # the rest comes after its invisible time
         self._clients.close()
-        self._latency.clients = None
+        self._latency.is_served = False
 
     def _to_client(self, client: Client, request: RemotingCommand) -> None:
         self._telemetry.request_of_broker(client, request)

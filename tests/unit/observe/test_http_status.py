@@ -401,7 +401,7 @@ def full(store, broker, kit):
     broker.clients.consumers.register(
         kit.FakeChannel(), request, "client",
         {"groupName": "readers", "consumeType": "CONSUME_PASSIVELY"})
-    broker.rpc_latency.clients = lambda: 2
+    broker.rpc_latency.is_served = True
     broker.rpc_latency.observe("send_message", "ok", 4.2)
     lateness = {"counts": [1] * 15, "sumMs": 40}
     broker.audit_log = SimpleNamespace(waiting=1, lost=2)
@@ -438,7 +438,7 @@ def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
         assert sorted(f.name for f in openmetrics_families(early.body) if f.name.startswith("tailrace")) == sorted([
             "tailrace_ready", "tailrace_connections", "tailrace_connections_max",
             "tailrace_connections_closed", "tailrace_requests_over_quota", "tailrace_grpc_calls",
-            "tailrace_grpc_refused", "tailrace_connection_bytes", "tailrace_tls_handshakes",
+            "tailrace_grpc_clients", "tailrace_grpc_refused", "tailrace_connection_bytes", "tailrace_tls_handshakes",
             "tailrace_tls_handshakes_incomplete", "tailrace_tls_certificate_expires_seconds",
             "tailrace_connections_refused",
             "tailrace_executor_running", "tailrace_executor_waiting", "tailrace_executor_refused",

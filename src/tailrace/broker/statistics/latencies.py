@@ -7,7 +7,6 @@ Its lateness is counted for the metric ``LOOP_LAG`` and logged from `LONG_S` on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Final, final
 
 from tailrace import events
@@ -58,10 +57,10 @@ Key = tuple[str, str]
 
 @final
 class RpcLatency:
-    """Durations by call and status. ``clients`` returns the number of clients; None without the endpoint."""
+    """Durations by call and status, and whether the endpoint serves."""
 
     def __init__(self) -> None:
-        self.clients: Callable[[], int] | None = None
+        self.is_served = False
         self.calls: dict[Key, Histogram] = {}
 
     def observe(self, name: str, code: str, ms: float) -> None:
