@@ -29,6 +29,7 @@ from tailrace.cli.signals import ending_signals
 from tailrace.env.clock import SystemClock
 from tailrace.env.descriptors import raise_descriptor_limit
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.linux_calls import few_heaps
 from tailrace.env.shortage import is_shortage
 from tailrace.env.supervisor import notify_supervisor
 from tailrace.errors import StoreError
@@ -165,6 +166,8 @@ def serve_store(
     if auth.audit_log:
         AuditLog.check(auth.audit_log)
     raise_descriptor_limit()
+    if grpc is not None:
+        few_heaps()  # before threads start: those of gRPC's library take memory for each call, see `GrpcConnections`
     progress = _Progress()
     acceptor = acceptor_of(tls, server_limits(broker))
     reload = TlsReload(OsFileSystem(), SystemClock())

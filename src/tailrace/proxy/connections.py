@@ -45,6 +45,8 @@ MANY_CALLS: Final = 512
 """After this many calls were under way and three quarters of them have ended, their memory is given back."""
 FREE_S: Final = 10.0
 """Least time between two such."""
+FREES: Final = 4
+"""Memory is given back this often after as many calls were refused: when they end is not known."""
 TOGETHER: Final = 512
 """Descriptors that are looked at before other work continues."""
 
@@ -115,6 +117,10 @@ class GrpcConnections:
         self._free_memory = free_memory
         self._most_calls = 0
         """Calls under way at a time since memory was given back."""
+        self._refused = 0
+        """Calls that were refused before memory was to be given back for them."""
+        self._frees = 0
+        """How often memory is still given back for them."""
         self._freed_s = 0.0
         self._limits = limits
         self._port = 0
@@ -197,13 +203,13 @@ class GrpcConnections:
 
     def _look_at_calls(self, now: float) -> None:
         """Free memory if many calls have ended: what they took is free, but in pieces between what is in use."""
-        calls = self._limits.grpc.calls.total
+        calls, refused = self._limits.grpc.calls.total, self._limits.grpc.refused.total()
         self._most_calls = max(self._most_calls, calls)
-        if (
-            self._most_calls >= MANY_CALLS and calls <= self._most_calls // 4
-            and (not self._freed_s or now - self._freed_s >= FREE_S)
-        ):
-            self._most_calls, self._freed_s = calls, now
+        if refused - self._refused >= MANY_CALLS:
+            self._refused, self._frees = refused, FREES
+        have_ended = self._most_calls >= MANY_CALLS and calls <= self._most_calls // 4
+        if (have_ended or self._frees) and (not self._freed_s or now - self._freed_s >= FREE_S):
+            self._most_calls, self._frees, self._freed_s = calls, max(self._frees - 1, 0), now
             with contextlib.suppress(RefusalError):  # the threads are busy
                 self._free_memory()
 

@@ -374,3 +374,25 @@ def test_the_memory_of_many_calls_is_given_back_when_most_have_ended():
     assert freed == [10], "not twice in a short time"
     look(1, 5 + connections.FREE_S)
     assert freed == [10, 1]
+
+
+def test_the_memory_of_many_refused_calls_is_given_back():
+    """Calls without a user have no share of the calls under way, and take as much memory."""
+    freed, limits = [], ServerLimits()
+    watch = GrpcConnections(limits, has_users=True, free_memory=lambda: freed.append(sum(limits.grpc.refused.values())))
+
+    def look(refused, now):
+        for _ in range(refused):
+            limits.grpc.refuse("calls without user", Holder("10.0.0.1"), now)
+        watch._look_at_calls(now)
+
+    look(0, 1)
+    look(connections.MANY_CALLS - 1, 2)
+    look(0, 2 + connections.FREE_S)
+    assert freed == [], "few calls"
+    for second in range(20, 100):
+        look(second == 20, second)
+    assert freed == [connections.MANY_CALLS] * connections.FREES, "some of them end later"
+    for second in range(100, 200):
+        look(connections.MANY_CALLS, second)
+    assert len(freed) == connections.FREES + 100 // connections.FREE_S, "a flood does not make it more frequent"
