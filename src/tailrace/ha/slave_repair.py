@@ -31,7 +31,7 @@ from tailrace.store.directory_format import read_format, remembered
 from tailrace.store.geometry import recognise
 from tailrace.store.lives import Ended, undone
 from tailrace.store.recovery.log_tail import nonzero_after
-from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.store.recovery.quarantine import NOT_AT_THE_MASTER, Quarantine
 from tailrace.store.retention.min_offsets import decode_ended, read_ended
 from tailrace.store.walk.scan import LogEnd, scan_files
 
@@ -107,7 +107,7 @@ def _follow(
         log.files, cut_at, log.max_offset, C.CHECK_PHY_OFFSET, LogEnd(cut_at)))
     for file, at, data in nonzero_after(log, cut_at):
         cut += len(data.rstrip(b"\0")) if plan else quarantine.keep(
-            file.path, at, file.file_from_offset + at, data, f"not in the log of the master {address}")
+            file.path, at, file.file_from_offset + at, data, f"{NOT_AT_THE_MASTER}{address}")
     deleted_here = [] if masters is None else undone(read_ended(store.file_system, store.root), masters, master_low)
     if not plan and (cut or deleted_here):
         write_abort(store.file_system, store.root)

@@ -187,6 +187,8 @@ def test_the_first_different_record_is_named_and_cut_off_after_a_copy(log, place
     assert done == planned
     assert done.phy_offset == log[1][place]
     assert done.cut_bytes > 0
+    with slave_of(files) as store:
+        assert store.inner.stepped_over() == [], "what is cut off is no damage in the middle of the log"
     files = files.killed()
     lines = files.open("/s/tailrace/quarantine/manifest.jsonl")
     assert json.loads(lines.pread(lines.size(), 0).splitlines()[0])["physicalOffset"] == log[1][place]

@@ -121,6 +121,7 @@ def test_a_slave_gets_its_queues_again_from_what_the_master_sends(followed, kept
     with opened_slave(files.killed(), clock) as slave:  # a kill in the middle of the new copy
         copy(master, slave)
         assert everything(slave) == everything(master)
+        assert slave.inner.stepped_over() == [], "quarantine has bytes of its queues, and none of its log"
         assert len(slave.query_message("A", "k19")) == 2
         timers = slave.timer_services.messages
         while timers.enqueue_step():

@@ -8,7 +8,14 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import StoreNotWritableError
 from tailrace.node.store_opening import StoreParts
-from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.store.recovery.quarantine import (
+    AFTER_THE_END,
+    COMPACTION,
+    NOT_AT_THE_MASTER,
+    QUEUE,
+    TOO_LONG,
+    Quarantine,
+)
 from tailrace.testing import CrashFileSystem, SimClock
 
 SEGMENT = 1 << 16
@@ -119,3 +126,14 @@ def test_a_torn_line_of_the_manifest_takes_no_other_line_with_it():
     quarantine(files, 100, clock).keep("f", 80, 80, b"c" * 9, "")
     lines = manifest.pread(9999, 0).splitlines()
     assert [orjson.loads(lines[at])["position"] for at in (0, 2, 3)] == [0, 40, 80]
+
+
+def test_only_damage_in_the_middle_of_the_log_was_stepped_over():
+    """Positions in other files, and of what was cut off, are no places where logs are compared."""
+    files, clock = CrashFileSystem(), SimClock()
+    for number, reason in enumerate((
+        f"{AFTER_THE_END}bad length", f"{NOT_AT_THE_MASTER}h:1", f"{QUEUE}t/0 without a log", COMPACTION, TOO_LONG,
+        "bad length", "body checksum; 4096 of 9000 bytes are zeros")):
+        quarantine(files, 1000, clock).keep("f", number, number, b"%d" % number, reason)
+    quarantine(files, 1000, clock).note("f", 90, 90, 20, "zeros")
+    assert quarantine(files, 1000, clock).stepped_over() == [5, 6, 90]

@@ -13,12 +13,12 @@ from typing import Final, final
 from tailrace import events
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
+from tailrace.store.recovery.quarantine import COMPACTION
 
 __all__ = ["DamagedMessages", "Keep"]
 
 _log = get_logger(__name__)
 _MOST_LOGGED: Final = 1000
-_REASON: Final = "damaged message of a compaction log"
 Keep = Callable[[str, int, int, bytes, str], object]
 """Copies (file, position in it, position in the log, bytes, reason) to quarantine, durably. Raises OSError."""
 
@@ -49,7 +49,7 @@ class DamagedMessages:
     def keep(self, file: MappedFile, phy_offset: int, until: int) -> None:
         """Copy the bytes of these positions to quarantine. Raises OSError."""
         at = phy_offset - file.file_from_offset
-        self._keep(file.path, at, phy_offset, file.read(at, until - phy_offset), _REASON)
+        self._keep(file.path, at, phy_offset, file.read(at, until - phy_offset), COMPACTION)
 
     def forget(self, directory: str) -> None:
         """Forget the messages of a deleted queue, so that those of a new queue of this name are logged."""

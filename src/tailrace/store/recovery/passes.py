@@ -56,7 +56,7 @@ from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
 from tailrace.store.recovery.log_tail import is_incomplete, nonzero_after
 from tailrace.store.recovery.offsets import QueueOffsets
-from tailrace.store.recovery.quarantine import AFTER_THE_END, Quarantine
+from tailrace.store.recovery.quarantine import AFTER_THE_END, QUEUE, TOO_LONG, Quarantine
 from tailrace.store.recovery.rebuild_dispatcher import RebuildDispatcher
 from tailrace.store.recovery.start import RecoveryReport, RecoveryStart, has_gap, is_next, lost_ends
 from tailrace.store.recovery.table import StartDecision, StopDecision, decide_stop
@@ -206,7 +206,7 @@ class Recovery:
                         self._decided(
                             "a segment file is too long", "", " what follows its last byte", path,
                             start + log.file_size, later=later, files=later, data=True)
-                    self._keep(path, log.file_size, start + log.file_size, more, "file too long")
+                    self._keep(path, log.file_size, start + log.file_size, more, TOO_LONG)
                 events.SEGMENT_FILE_OF_A_WRONG_LENGTH_IS_MENDED.log(
                     _log, file=path, expected=log.file_size, actual=stat.size)
                 file.truncate(log.file_size)
@@ -480,7 +480,7 @@ class Recovery:
             for file in queue.files.files:
                 file.end_at(file.size)
                 self._keep(file.path, 0, file.file_from_offset, file.read(0, file.size),
-                           f"queue {queue.topic}/{queue.queue_id} without a log")
+                           f"{QUEUE}{queue.topic}/{queue.queue_id} without a log")
             queue.forget_messages(last)
         self._lost = lost_ends((), (), self._progress.read())
         self._continue_after_lost()

@@ -25,12 +25,18 @@ from tailrace.env.whole_files import json_lines, open_hint, read_if_there
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFileQueue
 
-__all__ = ["AFTER_THE_END", "Quarantine"]
+__all__ = ["AFTER_THE_END", "COMPACTION", "NOT_AT_THE_MASTER", "QUEUE", "TOO_LONG", "Quarantine"]
 
 _log = get_logger(__name__)
 _PIECE: Final = 4096
 AFTER_THE_END: Final = "after the end: "
 """How the reason begins of bytes that followed the end of the log, which were cut off."""
+NOT_AT_THE_MASTER: Final = "not in the log of the master "
+QUEUE: Final = "queue "
+COMPACTION: Final = "damaged message of a compaction log"
+TOO_LONG: Final = "file too long"
+_NO_GAPS: Final = (AFTER_THE_END, NOT_AT_THE_MASTER, QUEUE, COMPACTION, TOO_LONG)
+"""How the reasons begin of bytes that are not damage in the middle of the log: cut off, or of another file."""
 
 
 @final
@@ -122,10 +128,13 @@ class Quarantine:
         self._write(self._manifest, orjson.dumps(line) + b"\n", at_end=True)
 
     def stepped_over(self) -> list[int]:
-        """Return the positions of the damage in the middle of the log that an open has stepped over."""
+        """Return the positions of the damage in the middle of the log that an open has stepped over.
+
+        Slaves compare their logs there, so a place of another file would stop them.
+        """
         return sorted({
             int(line["physicalOffset"]) for line in self._lines()
-            if isinstance(line.get("physicalOffset"), int) and not str(line.get("reason")).startswith(AFTER_THE_END)})
+            if isinstance(line.get("physicalOffset"), int) and not str(line.get("reason")).startswith(_NO_GAPS)})
 
     def _lines(self) -> list[dict[str, Any]]:
         """Return the valid lines of the manifest."""
