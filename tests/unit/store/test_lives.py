@@ -211,6 +211,24 @@ def test_a_new_life_is_found_without_the_note(place):
     assert bodies(place) == [(0, "a"), (5, "b"), (6, "c")]
 
 
+@pytest.mark.parametrize("begin", [5, 10, 15])
+def test_an_empty_file_of_a_later_life_hides_no_message_if_the_note_is_lost(place, begin):
+    """A power loss may leave the first file of a life and take its units; each earlier life has one message."""
+    for body in "abc":
+        put(place, body)
+        delete(place)
+    killed(place)
+    place.files.remove(STATE)
+    place.files.remove(f"{STATE}.bak")
+    lose_queues(place)
+    place.files.makedirs("/s/consumequeue/t/0")
+    file = place.files.open(f"/s/consumequeue/t/0/{20 * begin:020}", writable=True, create=True)
+    file.truncate(100)
+    file.close()
+    place.open()
+    assert bodies(place) == [(0, "a"), (5, "b"), (10, "c")]
+
+
 def test_a_queue_that_a_java_broker_began_again_hides_nothing(place):
     put(place, "a", "b")
     delete(place)

@@ -110,7 +110,7 @@ class RebuildDispatcher(Dispatcher):
                 queue.topic, queue.queue_id, phy_offset + int(rows[chosen[0], C.SIZE]))
         # One record that the next run does not continue, or whose unit is the next one: its offset is damaged.
         rotted = len(chosen) == 1 and (following > run.end or queue.follows(phy_offset))
-        if start < queue.first_offset and not rotted:
+        if start < queue.first_offset and (not rotted or queue.first_offset >= queue.max_offset):
             events.THE_FIRST_FILES_OF_A_QUEUE_ARE_GONE.log(_log, topic=queue.topic, queue_id=queue.queue_id)
             queue.remove_files()
             return 0
