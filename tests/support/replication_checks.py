@@ -35,7 +35,7 @@ class Checks:
         end = node.end
         lost = []
         self.check_begin(node)
-        node.expires = False
+        node.expires = node.is_full
         for sent in self.sent:
             if node in sent.on and sent.phy_offset >= node.low and not node.has(sent, end):
                 by_power = node.power_lost_s >= sent.at_s and not self.is_sync

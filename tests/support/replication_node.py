@@ -15,7 +15,7 @@ from unittest import mock
 
 from node_network import LIFE, Life, LoopScheduler, NodeClock
 from replication_deals import SETTINGS as DEAL_SETTINGS
-from replication_disks import FAILING, GROWING, READS
+from replication_disks import FAILING, GROWING, READS, is_of_disk
 from replication_places import DEALS, NAMESRV_PORT, PORT, ROOT, TOPIC, WORKERS
 from replication_pops import PopRecords
 
@@ -148,7 +148,10 @@ class Node:
         assert self.life is None
         world = self.world
         self.lives += 1
-        self.fill(is_full=False)  # the operator makes room before a start
+        if self.is_full and world.disk_rng.random() < 0.5:
+            world.counts["starts on a full disk"] += 1
+        else:
+            self.fill(is_full=False)  # the operator makes room before a start
         life = self.life = Life(self.ip)
         life.slow_s = self.slow_s
         world.network.dark.discard(self.ip)
@@ -181,6 +184,12 @@ class Node:
                 if self.is_second and isinstance(error, StoreError) and "stop it first" in str(error):
                     world.note(f"{self.name} does not start: {error}")
                     self._end(files.killed(), dark=False)
+                    return False
+                if self.is_full and is_of_disk(error):
+                    world.note(f"{self.name} does not start: {error}")
+                    world.counts["starts that a full disk refuses"] += 1
+                    self._end(files.killed(), dark=False)
+                    self.fill(is_full=False)
                     return False
                 if self.read_faults and isinstance(error, OSError) and error.errno == errno.EIO:
                     world.note(f"{self.name} does not start: {error}")
