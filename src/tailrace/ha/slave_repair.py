@@ -20,8 +20,11 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint
 from tailrace.errors import NotAStoreError, ReplicationError
 from tailrace.formats import filenames
+from tailrace.formats.names import TRANSACTION_GROUP
+from tailrace.formats.pop import REVIVE_GROUP
 from tailrace.ha.slave_comparison import MasterLog, SlaveComparison
 from tailrace.kernels.shared import constants as C
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.directory_opening import check_directory, has_log, write_abort
 from tailrace.node.lock import lock_store
 from tailrace.node.retention.topics import forget_deletions
@@ -116,6 +119,7 @@ def _follow(
     if not plan and deleted_here:
         forget_deletions(clock, store.file_system, f"{store.root}/{filenames.CONFIG}", deleted_here)
     if not plan and cut:
+        _forget_progress(store, clock)
         _lower_flushed(store, cut_at)
         log.truncate_dirty_files(cut_at)
         for file in log.files:
@@ -153,6 +157,17 @@ def _forget_deliveries(store: DefaultMessageStore) -> None:
         store.file_system.remove(path)
     if present:
         store.file_system.sync_dir(directory)
+
+
+def _forget_progress(store: DefaultMessageStore, clock: Clock) -> None:
+    """Forget durably up to where half messages are settled, and up to where popped messages are redelivered.
+
+    The committed messages and the copies that say so may be among those that are cut off. Without the offsets, a master
+    looks up in the index which of them it has. The next copy brings the offsets of the master.
+    """
+    offsets = ConsumerOffsetManager.of_stopped(store.file_system, f"{store.root}/{filenames.CONFIG}", clock)
+    if offsets.load():
+        offsets.remove_groups({TRANSACTION_GROUP, REVIVE_GROUP})
 
 
 async def _compared(

@@ -16,11 +16,13 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import BrokerRole
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import RemotingCommandError, ReplicationError
-from tailrace.formats.names import DELAY
+from tailrace.formats.names import DELAY, HALF_TOPIC, TRANSACTION_GROUP
+from tailrace.formats.pop import REVIVE_GROUP, revive_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode
 from tailrace.ha.slave_comparison import MasterLog, SlaveComparison
 from tailrace.ha.slave_repair import follow_master
 from tailrace.node import timers
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.lives import Ended
@@ -418,6 +420,29 @@ def test_a_crash_while_a_deletion_is_undone_leaves_it_or_gives_all_messages_back
             break
     assert crashed > 10
     assert found == {(0, 40), (40, 40)}
+
+
+@pytest.mark.parametrize("keeps_all", [False, True])
+def test_progress_in_a_log_that_is_cut_off_is_forgotten(log, keeps_all):
+    """What settled half messages, and the copies of popped ones, may be in the part that is cut off."""
+    data, places = log
+    files = CrashFileSystem()
+    filled(files, data)
+    groups = {TRANSACTION_GROUP: HALF_TOPIC, REVIVE_GROUP: revive_topic(NAMES[0]), "readers": "T"}
+
+    def offsets():
+        found = ConsumerOffsetManager.of_stopped(files, "/s/config", SimClock())
+        found.load()
+        return found
+
+    found = offsets()
+    for group, topic in groups.items():
+        found.commit(group, topic, 0, 5)
+    found.persist()
+    cut = len(data) if keeps_all else places[10]
+    assert repaired(files, Master(data[:cut], places if keeps_all else places[:10])).phy_offset == cut
+    left = {group for group, topic in groups.items() if offsets().query(group, topic, 0) == 5}
+    assert left == (set(groups) if keeps_all else {"readers"})
 
 
 def repaired(files, master, *, plan=False, clock=None):
