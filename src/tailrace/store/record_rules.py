@@ -18,12 +18,14 @@ from tailrace.formats.commitlog import (
     record_size,
 )
 
-__all__ = ["RecordRules", "refuse_in_batch"]
+__all__ = ["HONOURED_ALONE", "RecordRules", "refuse_in_batch"]
 
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MOST_KNOWN: Final = 100_000
 _WHOLE: Final = re.compile(r"\s*[+-]?[0-9]{1,18}\s*")
 _TIMES: Final = (N.TIMER_DELAY_SEC, N.TIMER_DELAY_MS, N.TIMER_DELIVER_MS)
+HONOURED_ALONE: Final = frozenset({N.LITE_TOPIC, N.PRIORITY})
+"""Properties that take effect only in a message that is sent by itself, and leave it in its topic."""
 
 
 def refuse_in_batch(properties: Mapping[str, str], whose: str) -> None:

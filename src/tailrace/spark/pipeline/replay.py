@@ -36,6 +36,7 @@ from tailrace.node.store_opening import StoreParts
 from tailrace.node.topic_config import SYSTEM_TOPICS
 from tailrace.remoting.tls import TlsOptions
 from tailrace.store.directory import StoreDirectory
+from tailrace.store.record_rules import HONOURED_ALONE
 from tailrace.timer.parking import log_left_out
 
 if TYPE_CHECKING:
@@ -56,7 +57,6 @@ _LEFT_OUT: Final = frozenset({
     N.TRANSACTION_ID, "UNIQ_KEY_INDEX", N.INNER_NUM, N.INNER_MULTI_DISPATCH, N.INNER_MULTI_QUEUE_OFFSET,
 })
 _LEFT_OUT_PREFIX: Final = "TIMER_"
-_NOT_IN_BATCHES: Final = frozenset({N.LITE_TOPIC, N.PRIORITY})
 _OF_BROKER: Final = 256
 """Bytes of properties that a broker adds to a send."""
 _WINDOW_BYTES: Final = 1 << 20
@@ -102,7 +102,7 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
 
         A message with a property that a batch cannot honour is sent by itself, in its place.
         """
-        for alone, run in itertools.groupby(messages, lambda one: not _NOT_IN_BATCHES.isdisjoint(one.properties)):
+        for alone, run in itertools.groupby(messages, lambda one: not HONOURED_ALONE.isdisjoint(one.properties)):
             part = list(run)
             if alone or len(part) == 1:
                 for one in part:

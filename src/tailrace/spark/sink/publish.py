@@ -24,6 +24,7 @@ from tailrace.logs import get_logger
 from tailrace.model import Message, MessageExt
 from tailrace.spark.sink.options import WriteOptions
 from tailrace.spark.sink.rows import TXN
+from tailrace.store.record_rules import HONOURED_ALONE
 
 __all__ = ["Numbered", "Publisher", "Request", "Sleep", "Starts", "publish", "requests_of"]
 
@@ -62,12 +63,13 @@ class Request:
 
 
 def requests_of(numbered: Iterable[Numbered]) -> Iterator[Request]:
-    """Group messages into requests, in their order. A message with a delivery time is sent alone."""
+    """Group messages into requests, in their order. A message that a batch cannot honour is sent alone."""
     held: list[Message] = []
     first, size = 0, 0
     where: tuple[str, int | None, bool] | None = None
     for number, message, queue_id in numbered:
-        place = message.topic, queue_id, message.deliver_at is not None
+        alone = message.deliver_at is not None or not HONOURED_ALONE.isdisjoint(message.properties)
+        place = message.topic, queue_id, alone
         length = len(message.body) + 512
         if held and (place != where or place[2] or len(held) == _ROWS or size + length > _BYTES):
             yield Request(first, tuple(held), where[1] if where else None)

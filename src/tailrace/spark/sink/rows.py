@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import MessageIllegalError
+from tailrace.formats import names as N
+from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
+from tailrace.kernels.properties import message_properties
 from tailrace.model import Message
+from tailrace.node.topic_config import FORBIDDEN_TO_SEND, validate_topic
+from tailrace.store.record_rules import HONOURED_ALONE, refuse_in_batch
 
 __all__ = ["STAGED_SCHEMA", "TXN", "messages_of", "staged"]
 
@@ -26,7 +32,10 @@ STAGED_SCHEMA: Final = pa.schema([
     pa.field("queueId", pa.int32()),
 ])
 """``deliverAt`` is in ms since 1970."""
-_SEPARATORS: Final = frozenset("\x01\x02")
+_OWN: Final = 256
+"""Bytes of the properties at most that a send adds: the unique key and the number in the stream."""
+_WITH_A_MEANING: Final = pa.array([
+    N.TAGS, N.KEYS, N.DELAY, N.TIMER_DELAY_SEC, N.TIMER_DELAY_MS, N.TIMER_DELIVER_MS, N.TRAN_MSG])
 _OF_SEPARATORS: Final = "[\x01\x02]"
 _OF_KEYS: Final = "[\x01\x02 ]"
 
@@ -55,12 +64,27 @@ def staged(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
 
 def are_messages(made: pa.RecordBatch) -> bool:
     """Return True if ``_check`` accepts all rows. It may be False although it does; it is much faster."""
-    queues, keys, pairs = made["queueId"], made["keys"].flatten(), made["properties"]
+    keys, pairs, tags = made["keys"].flatten(), made["properties"], made["tags"]
     return (
         all(_are_filled(made[name]) for name in ("topic", "body")) and _are_filled(keys, _OF_KEYS)
         and all(_are_filled(part, _OF_SEPARATORS) for part in (pairs.keys, pairs.items))
-        and not _any(pc.match_substring_regex(made["tags"], _OF_SEPARATORS))
-        and not _any(pc.less(queues, 0)))
+        and not _any(pc.match_substring_regex(tags, _OF_SEPARATORS))
+        and not any(_any(pc.less(made[name], 0)) for name in ("queueId", "deliverAt"))
+        and not _any(pc.is_in(pairs.keys, value_set=_WITH_A_MEANING))
+        and not any(
+            validate_topic(one) or one in FORBIDDEN_TO_SEND for one in made["topic"].unique().to_pylist())
+        and _longest(tags) + _most(made["keys"]) * _longest(keys)
+        + _most(pairs) * (_longest(pairs.keys) + _longest(pairs.items)) < SENT_PROPERTIES_MAX - _OWN)
+
+
+def _longest(column: pa.Array) -> int:
+    """Return the bytes of the longest text, and of a separator."""
+    return int(pc.max(pc.binary_length(column)).as_py() or 0) + 1
+
+
+def _most(column: pa.ListArray | pa.MapArray) -> int:
+    """Return the entries of the row with the most."""
+    return int(np.diff(column.offsets.to_numpy()).max(initial=0))
 
 
 def _are_filled(column: pa.Array, without: str = "") -> bool:
@@ -75,21 +99,33 @@ def _any(found: pa.Array) -> bool:
 
 
 def _check(row: dict[str, Any]) -> None:
-    if not row["topic"]:
+    """Raise MessageIllegalError if the broker would refuse the row, or would store it where the sink does not look.
+
+    A batch of a stream with such a row could never be sent: its manifest names the same rows in each try.
+    """
+    topic = row["topic"]
+    if not topic:
         raise MessageIllegalError("topic", "is null")
+    if why := validate_topic(topic) or (f"{topic} is of the broker itself" if topic in FORBIDDEN_TO_SEND else ""):
+        raise MessageIllegalError("topic", why)
     if not row["body"]:  # brokers refuse a message without one
-        raise MessageIllegalError("body", f"is null or empty, of a message of {row['topic']}")
-    for key in row["keys"] or ():
-        if not key or " " in key:
-            raise MessageIllegalError("keys", f"{key!r} is not one word")
-    for name, value in row["properties"] or ():
-        if not name or not value or _SEPARATORS & (set(name) | set(value)):
-            raise MessageIllegalError(
-                "properties", f"{name!r}: name and value must not be empty nor hold 0x01 or 0x02")
-    if _SEPARATORS & set((row["tags"] or "") + "".join(row["keys"] or ())):
-        raise MessageIllegalError("tags", "neither tags nor keys may hold 0x01 or 0x02")
+        raise MessageIllegalError("body", f"is null or empty, of a message of {topic}")
     if row["queueId"] is not None and row["queueId"] < 0:
         raise MessageIllegalError("queueId", f"{row['queueId']} is negative")
+    properties = dict(row["properties"] or ())
+    message = Message(
+        topic=topic, body=row["body"], tags=row["tags"] or None, keys=row["keys"] or (), properties=properties,
+        deliver_at=row["deliverAt"])
+    size = len(message_properties(message, "")) + _OWN
+    if size > SENT_PROPERTIES_MAX:
+        raise MessageIllegalError(
+            "properties", f"of a message of {topic} have {size} bytes, over the limit of {SENT_PROPERTIES_MAX}")
+    try:
+        refuse_in_batch({n: text for n, text in properties.items() if n not in HONOURED_ALONE}, "the row")
+    except MessageIllegalError as error:
+        raise MessageIllegalError(
+            "properties", f"of a message of {topic}: only the column deliverAt delays a message, and the sink has no "
+            "transactions") from error
 
 
 def messages_of(batch: pa.RecordBatch, txn: str = "", first: int = 0) -> Iterator[tuple[Message, int | None]]:

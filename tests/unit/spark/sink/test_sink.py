@@ -260,14 +260,31 @@ def test_a_row_that_is_no_message_is_refused_by_its_task(broker, tmp_path):
             stage(FILES, made, 0, 0, "0", iter([table]))
 
 
+def test_a_row_that_a_batch_cannot_honour_is_sent_alone(broker, tmp_path):
+    """All the others in their order; the broker refuses a batch with such a property."""
+    topic, made = f"alone-{tmp_path.name}"[:100], options(broker, tmp_path / "c")
+    first = {"topic": topic, "properties": [("_SYS_MSG_PRIORITY_", "0")]}
+    table = pa.RecordBatch.from_pylist(
+        [{"topic": topic, "body": b"0"}, {**first, "body": b"1"}, {"topic": topic, "body": b"2"}],
+        schema=pa.schema([("topic", pa.string()), ("body", pa.binary()),
+                          ("properties", pa.map_(pa.string(), pa.string()))]))
+    assert commit_batch(FILES, made, 0, [stage(FILES, made, 0, 0, "0", iter([table]))], wait) == 3
+    assert stored(broker, topic) == [(0, number, number) for number in range(3)]
+
+
 def test_the_fast_check_of_a_batch_accepts_what_the_check_of_each_row_accepts():
     odd = {
-        "topic": [None, ""], "body": [None, b""], "queueId": [-1], "tags": ["a\x01", "\x02"],
-        "keys": [[None], [""], ["a b"], ["a\x01"], ["good", "b\x02"]],
-        "properties": [[("", "v")], [("n", "")], [("n", None)], [("n\x01", "v")], [("n", "v\x02"), ("m", "w")]]}
+        "topic": [None, "", "a b", "x" * 128, "SCHEDULE_TOPIC_XXXX"], "body": [None, b""], "queueId": [-1],
+        "tags": ["a\x01", "\x02", "x" * 40_000], "deliverAt": [-1],
+        "keys": [[None], [""], ["a b"], ["a\x01"], ["good", "b\x02"], ["k" * 100] * 400],
+        "properties": [
+            [("", "v")], [("n", "")], [("n", None)], [("n\x01", "v")], [("n", "v\x02"), ("m", "w")],
+            [("TAGS", "U")], [("KEYS", "k")], [("DELAY", "3")], [("TIMER_DELIVER_MS", "7")], [("TRAN_MSG", "true")],
+            [(f"n{number}", "v" * 100) for number in range(400)]]}
     valid = {
-        "topic": ["t"], "body": [b"\x01 \x02"], "queueId": [None, 0, 7], "tags": [None, "", "T G"],
-        "keys": [None, [], ["k", "l"]], "properties": [None, [], [("n n", "v v"), ("m", "w")]]}
+        "topic": ["t"], "body": [b"\x01 \x02"], "queueId": [None, 0, 7], "tags": ["T G", None, ""],
+        "keys": [["k", "l"], None, []], "deliverAt": [None, 0, 1 << 41],
+        "properties": [None, [], [("n n", "v v"), ("m", "w")], [("_SYS_MSG_PRIORITY_", "1")]]}
     base = {name: values[0] for name, values in valid.items()}
 
     def accepted(found):
