@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -94,7 +95,7 @@ def _form(form: str, out: Path | None) -> str:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to, which becomes ``path`` at the end. Raises StoreError if ``path`` exists."""
+    """Yield a path to write to, which becomes ``path`` at the end. Raises StoreError if it exists, and OSError."""
     files = OsFileSystem()
     if path.exists():
         raise StoreError(f"{path} exists")
@@ -102,6 +103,10 @@ def _new_file(path: Path) -> Iterator[Path]:
     try:
         yield part
         files.rename(str(part), str(path))
+    except OSError as error:
+        if error.errno is None or error.filename:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error  # a full disk has no name
     finally:
         if part.exists():
             files.remove(str(part))
