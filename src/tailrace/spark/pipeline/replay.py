@@ -194,6 +194,7 @@ def replay(
         tell(f"continuing after position {progress.position}, {progress.sent} messages are sent already")
     rows = chosen_rows(spark, wanted, progress.position).selectExpr("*", _STORED_MS).orderBy(
         "commitLogOffset", "queueOffset")
+    progress.write()
     for window, position in _windows(rows.toLocalIterator(), wanted):
         sender.send(window, position)
     return {
@@ -320,6 +321,7 @@ class _Progress:
         self._path = wanted.progress
         self.position = -1
         self.sent = 0
+        self._last: tuple[int, ...] = ()
         if not self._path or not Path(self._path).exists():
             return
         try:
@@ -336,17 +338,23 @@ class _Progress:
             raise ConfigError(
                 f"{self._path} is of another store: {wanted.path} has another message at position {last[0]}, so the "
                 "directory was replaced or restored; remove the file to start again")
-        self.position, self.sent = position, sent
+        self.position, self.sent, self._last = position, sent, last
 
     def note(self, position: int, count: int, last: tuple[int, int]) -> None:
         """Note that all messages up to a position were answered; ``last`` is the last one. Raises OSError."""
-        self.position = position
+        self.position, self._last = position, last
         self.sent += count
-        if not self._path:
-            return
-        replace_file(
-            OsFileSystem(), str(Path(self._path).absolute()),
-            orjson.dumps({**self._identity, "position": position, "sent": self.sent, "last": last}))
+        self.write()
+
+    def write(self) -> None:
+        """Write the file, also before the first message: without it each run would send the first window again.
+
+        Raises OSError.
+        """
+        if self._path:
+            replace_file(
+                OsFileSystem(), str(Path(self._path).absolute()),
+                orjson.dumps({**self._identity, "position": self.position, "sent": self.sent, "last": self._last}))
 
 
 def _has_message(path: str, position: int, stored_ms: int) -> bool:
