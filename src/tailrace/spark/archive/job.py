@@ -26,7 +26,7 @@ from __future__ import annotations
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Self, final
@@ -354,6 +354,7 @@ class ArchiveJob:
             if result.gone:
                 return
             if result.manifest is None:
+                self._remove_failed(file.file_from_offset, result)
                 raise StoreError(f"segment {file.file_from_offset} from {found.start}: {result.problem}")
             manifest = replace(result.manifest, archived_at=self._clock.now_ms())
             self._check_time(found.start)
@@ -410,6 +411,7 @@ class ArchiveJob:
             events.A_SEGMENT_WAS_DELETED_BEFORE_IT_WAS_ARCHIVED.log(_log, segment=result.task_segment)
         elif result.manifest is None:
             problems.append(f"segment {result.task_segment}: {result.problem}")
+            self._remove_failed(result.task_segment, result)
         else:
             manifest = replace(result.manifest, archived_at=self._clock.now_ms())
             try:
@@ -522,17 +524,27 @@ class ArchiveJob:
             "--accept-missing")]
 
     def _remove_left_over(self) -> None:
-        """Remove files of attempts that a kill has ended; a manifest that is damaged keeps all files of its segment."""
+        """Remove files of attempts that a kill has ended."""
         for attempt in self._archive.left_over():
-            try:
-                manifest = read_manifest(self._archive, attempt.segment)
-                ranges = open_ranges(self._archive, attempt.segment)
-            except CorruptionError:
-                continue
-            kept = [*([manifest] if manifest is not None else []), *ranges]
-            self._remove_files(attempt.segment, kept, "", None, f"-{attempt.name}.parquet")
-            self._archive.end_attempts(attempt.segment, attempt.name)
-            events.REMOVED_FILES_OF_AN_ATTEMPT.log(_log, segment=attempt.segment, attempt=attempt.name)
+            if self._remove_attempt(attempt.segment, attempt.name):
+                events.REMOVED_FILES_OF_AN_ATTEMPT.log(_log, segment=attempt.segment, attempt=attempt.name)
+
+    def _remove_failed(self, segment: int, result: SegmentResult) -> None:
+        """Remove files of a task that has failed, or each try would add some to a disk that is full."""
+        with suppress(StoreError, OSError):  # otherwise a later job removes them
+            self._remove_attempt(segment, result.attempt)
+
+    def _remove_attempt(self, segment: int, name: str) -> bool:
+        """Return False if nothing was removed: a manifest that is damaged keeps all files of its segment."""
+        try:
+            manifest = read_manifest(self._archive, segment)
+            ranges = open_ranges(self._archive, segment)
+        except CorruptionError:
+            return False
+        kept = [*([manifest] if manifest is not None else []), *ranges]
+        self._remove_files(segment, kept, "", None, f"-{name}.parquet")
+        self._archive.end_attempts(segment, name)
+        return True
 
     def _remove_replaced(self) -> None:
         """Remove ranges whose segment has a manifest by now: an earlier job ended before it had done that."""

@@ -1,6 +1,8 @@
 """Ranges of the segment that is still written: each row once, whenever the job is killed."""
 
+import errno
 import json
+import os
 import shutil
 import time
 
@@ -54,6 +56,43 @@ def archive(path, target, *, file_system=FILES, lag_ms=1, clock=None, verify=Tru
         options=ArchiveOptions(piece_bytes=1 << 16, lag_ms=lag_ms, verify=verify)) as job:
         job.step()
         return job
+
+
+class FullFile:
+    def __init__(self, file):
+        self._file = file
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def pwrite(self, data, position):
+        self._file.pwrite(data[: len(data) // 2], position)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class FullDisk:
+    """A disk on which half of the first write to each new file has room."""
+
+    def open(self, path, *, writable=False, **options):
+        file = FILES.open(path, writable=writable, **options)
+        return FullFile(file) if writable else file
+
+    def __getattr__(self, name):
+        return getattr(FILES, name)
+
+
+@pytest.mark.parametrize("count", [30, 300])  # a range, and sealed segments with one
+def test_a_task_that_fails_leaves_no_files_which_would_add_up_on_a_full_disk(tmp_path, count):
+    path, target = tmp_path / "s", tmp_path / "a"
+    fill(path, 0, count)
+    with ArchiveJob(str(path), str(target), local_runner(FullDisk()), file_system=FILES,
+                    options=ArchiveOptions(piece_bytes=1 << 16, lag_ms=1)) as job:
+        for _ in range(2):
+            with pytest.raises(StoreError, match="No space left on device"):
+                job.step()
+            assert [one for one in target.rglob("*.*") if one.is_file()] == []
+    archive(path, target)
+    assert named_rows(target)
 
 
 def published(target):
