@@ -132,7 +132,8 @@ class Checks:
         self.counts["acknowledged"] += 1
         sent.need = need = need or self.need
         sent.on = {one for one in self.nodes if self._surely_has(one, sent)}
-        lost = {one for one in self.nodes if one not in sent.on and one.power_lost_s >= sent.at_s and not self.is_sync}
+        lost = {one for one in self.nodes if one not in sent.on and (  # while the acknowledgement was on its way
+            one.emptied_s >= sent.at_s or (one.power_lost_s >= sent.at_s and not self.is_sync))}
         if len((sent.on | lost) - {node}) < need - 1:
             raise ViolationError(
                 f"I2: {sent.number} at {sent.phy_offset} is acknowledged for {need} copies, besides {node.name} "

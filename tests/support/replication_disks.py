@@ -99,6 +99,7 @@ class Disks:
     def begins_empty(self, node):
         """Note that the log of a slave is gone: what it had is no longer on as many brokers as the mode promises."""
         node.cut_at, node.low, node.same_until, node.frozen, node.damaged = 0, -1, 0, None, False
+        node.emptied_s = self.loop.time()
         self.replicated.clear()
 
     async def _heal_disks(self):

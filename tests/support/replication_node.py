@@ -67,7 +67,8 @@ class Node:
         self.ready = False
         """Whether its broker serves."""
         self.crash_at = -1
-        self.power_lost_s = -1.0
+        self.power_lost_s = self.emptied_s = -1.0
+        """When it lost its power, and when its log was removed, the last time."""
         self.damaged = False
         """Whether it does not start: as a slave it has got a gap that its master has after a power loss."""
         self.lost_power = False
