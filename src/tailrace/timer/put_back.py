@@ -385,8 +385,7 @@ class PutBack:
             if batch.rows[row, C.T_IDENTITY] == batch.other_hash(row):
                 break
             batch.rows[row, C.T_IDENTITY] = batch.other_hash(row)
-            found, _ = self._delivered.find(batch.rows[row : row + 1, C.T_IDENTITY])
-            other = int(found[0])
+            other = int(self._delivered.find(batch.rows[row : row + 1, C.T_IDENTITY])[0][0])
         identity = batch.identity(row)
         if identity is None:
             return False

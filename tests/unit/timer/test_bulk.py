@@ -279,3 +279,17 @@ def test_different_timers_of_one_hash_all_come_and_doubles_do_not(monkeypatch):
     world.clock.advance(8000)
     world.steps()
     each_came_once(world, due)
+
+
+def test_a_timer_of_the_hash_of_a_message_that_cannot_be_read_any_more_comes(monkeypatch):
+    """The file of the delivered one may be deleted, because the disk is full: its name is not known any more."""
+    world = World()
+    due = sent(world, 200)
+    for number, key in enumerate(list(due)[:20]):
+        world.send(f"T{number % 3}", UNIQ_KEY=key, TIMER_DELIVER_MS=due[key])
+    world.steps()
+    monkeypatch.setattr("tailrace.timer.put_back.PutBack._identity_at", lambda *_: None)
+    world.clock.advance(8000)
+    world.steps()
+    assert {m.unique_key for m in arrived(world)} == set(due)
+    assert set(world.timers.metrics.counts().values()) == {0}
