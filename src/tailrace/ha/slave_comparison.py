@@ -14,7 +14,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.config import StoreConfig
-from tailrace.errors import ReplicationError
+from tailrace.errors import ReplicationError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
 from tailrace.formats.remoting import RequestCode, ResponseCode
@@ -189,6 +189,8 @@ class SlaveComparison:
             return max(low, log.min_offset)
         records = await self._run(lambda: self._records_of(starts[good]))
         place = await self._last_good(range(len(records)), lambda row: _done(records[row : row + 1]))
+        if place < 0:
+            raise StoreError(f"the file at {starts[good]} was deleted while the logs were compared")
         return int(records[place].sum())
 
     async def _last_good(self, items: Any, record_of: Callable[[Any], Awaitable[Any]]) -> int:

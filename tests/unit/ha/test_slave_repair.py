@@ -15,7 +15,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import BrokerRole
 from tailrace.env.entropy import SeededEntropy
-from tailrace.errors import RemotingCommandError, ReplicationError
+from tailrace.errors import RemotingCommandError, ReplicationError, StoreError
 from tailrace.formats.names import DELAY, HALF_TOPIC, TRANSACTION_GROUP
 from tailrace.formats.pop import REVIVE_GROUP, revive_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode
@@ -443,6 +443,18 @@ def test_progress_in_a_log_that_is_cut_off_is_forgotten(log, keeps_all):
     assert repaired(files, Master(data[:cut], places if keeps_all else places[:10])).phy_offset == cut
     left = {group for group, topic in groups.items() if offsets().query(group, topic, 0) == 5}
     assert left == (set(groups) if keeps_all else {"readers"})
+
+
+def test_a_file_that_is_deleted_during_the_comparison_lets_it_be_tried_again(monkeypatch):
+    """A full disk deletes files of a slave at any time; the slave waits and compares again."""
+    log, places = made(bodies(40))
+    files, real = CrashFileSystem(), SlaveComparison._records_of
+    filled(files, log)
+    calls = itertools.count()
+    monkeypatch.setattr(
+        SlaveComparison, "_records_of", lambda self, start: real(self, start)[: 0 if next(calls) > 1 else None])
+    with pytest.raises(StoreError, match="was deleted while"):
+        begin(files, Master(log[: places[-1]], places[:-1]))
 
 
 def repaired(files, master, *, plan=False, clock=None):
