@@ -175,16 +175,19 @@ class Registration:
         """Register at all name servers, and return when the next registration at all of them is due."""
         self._changed.clear()
         body = await self._background.run(self._body)
-        due, addresses = self._loop.time() + self._config.register_name_server_period / 1000, self._addresses
-        while True:
-            await asyncio.gather(*(self._register(address, body) for address in addresses))
-            await asyncio.sleep(REST_S)
-            addresses = [address for address in self._addresses if self._state[address]]
+        due = self._loop.time() + self._config.register_name_server_period / 1000
+        await self._register_at(self._addresses, body)
+        while not self._changed.is_set() and self._loop.time() < due:
+            refused = [address for address in self._addresses if self._state[address]]
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(min(due, self._loop.time() + AGAIN_S) if addresses else due):
+                async with asyncio.timeout_at(min(due, self._loop.time() + AGAIN_S) if refused else due):
                     await self._changed.wait()
-            if self._changed.is_set() or self._loop.time() >= due:
-                return
+                    return
+            await self._register_at(refused, body)
+
+    async def _register_at(self, addresses: list[str], body: bytes) -> None:
+        await asyncio.gather(*(self._register(address, body) for address in addresses))
+        await asyncio.sleep(REST_S)
 
     def _body(self) -> bytes:
         """Return a RegisterBrokerBody with every topic."""
