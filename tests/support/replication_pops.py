@@ -5,7 +5,8 @@ a record. So the log of the last master says which messages may have been delive
 - A message that was acknowledged to its producer is popped at least once (P1).
 - A master hands out a place of a queue once in each of its lives, and none below the offsets with which a life began
   that another life has handed out (P2). A promotion may begin with older offsets.
-- Each pop in the log that was not acknowledged in time has one copy in the retry topic, and no other one has (P3).
+- Each message that a pop in the log has handed out, and that was not acknowledged in time, has a copy in the retry
+  topic, one for each pop at most, and no other one has (P3).
 - An acknowledgement that was answered is in the log of its master. It is lost as other messages on one disk are.
 - In the end the group has no lag.
 """
@@ -80,12 +81,19 @@ class PopRecords:
                         (ack.merge_key, offset), (position, message.body, message.store_timestamp))
 
     def wanted(self):
-        """Return the least and the largest number of copies, by number."""
-        least, most = collections.Counter(), collections.Counter()
+        """Return the least and the largest number of copies, by number.
+
+        After a restart a place may be handed out again. A copy that comes later than the time of both pops is that of
+        both.
+        """
+        least, most, without = collections.Counter(), collections.Counter(), set()
         for (topic, queue_id, offset, _), checkpoint in self.pops.items():
-            number = self.numbers.get((topic, queue_id, offset))
+            place = topic, queue_id, offset
+            number = self.numbers.get(place)
             ack = self.acks.get((checkpoint.merge_key, offset))
-            least[number] += ack is None
+            if ack is None and place not in without:
+                without.add(place)
+                least[number] += 1
             most[number] += ack is None or ack[2] + CLOCKS_MS > checkpoint.revive_time
         return least, most
 
