@@ -211,6 +211,7 @@ PLANTS = [
 
 @pytest.mark.crash
 @pytest.mark.long
+@pytest.mark.caught  # a read that fails
 @pytest.mark.parametrize(
     ("plant", "wanted", "first", "options"), PLANTS, ids=lambda one: getattr(one, "__name__", None))
 def test_a_planted_fault_is_found(plant, wanted, first, options, monkeypatch):

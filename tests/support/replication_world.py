@@ -439,6 +439,7 @@ class World(Clients, PassingTopic, Dealers, Poppers, Splits, Disks, Checks):
             if self.loop.time() > until:
                 raise ViolationError("I6: " + "; ".join(
                     f"{node.name} {node.end} of {master.end}: {node.slave.state.value} {node.slave.why}"
+                    if node.ready and master.ready else f"{node.name} or its master does not serve"
                     for node in self.slaves))
             await asyncio.sleep(0.25)
         self.sends = sent_until
