@@ -13,7 +13,7 @@ import random
 
 from replication_places import ROOT
 
-from tailrace.errors import DiskFullError, StoreError
+from tailrace.errors import DiskFullError, StoreError, StoreNotWritableError
 from tailrace.testing import SimulatedCrash
 from tailrace.testing.sent import ViolationError
 
@@ -29,7 +29,7 @@ FAILING = tuple(f"{ROOT}/{name}/" for name in ("commitlog", "consumequeue", "ind
 
 def is_of_disk(error):
     """Whether an error says that a disk has no room, or that a read has failed."""
-    return isinstance(error, DiskFullError) or (
+    return isinstance(error, (DiskFullError, StoreNotWritableError)) or (
         isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EIO})
 
 
@@ -138,6 +138,8 @@ class Disks:
         return True
 
     def _free(self, node, wanted):
+        if node.store.read_only:
+            return  # its disk was full at its start: the request is refused
         expires, node.expires = node.expires, True
         found = node.store.retention.free_now(wanted)
         self.check_begin(node)
