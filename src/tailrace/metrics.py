@@ -285,7 +285,7 @@ POP_REVIVE_LATENCY: Final = _gauge(
 POP_CHECKPOINTS: Final = _gauge(
     "rocketmq_pop_checkpoint_buffer_size",
     "Checkpoints in memory that are due soon or wait for their acknowledgements to be read.",
-    source="broker.pop_metrics.checkpoints")
+    source="broker.revive.pending")
 POP_STOPPED: Final = _gauge(
     "tailrace_pop_stopped_queues",
     "Queues that a group does not pop because too many of their messages are in flight.",

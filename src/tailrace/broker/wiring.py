@@ -157,6 +157,7 @@ class BrokerParts:
         ) if store.inner.follows else None
         self.pop_requests = PopRequests(
             clock, store, self.creations, self.filters, control, self.addresses, self.slave, self.cold_reads)
+        self.revive = self.make(PopReviveService)
         self.held: list[Sized] = []
         self.durable, self.synced = (DurableAnswers(loop, one) for one in (store.inner, OnDisk(store.inner)))
 
@@ -272,9 +273,7 @@ def pop_consumption(
     inspect = parts.make(
         PopInspectProcessor, progress=progress, pops=service.polling,
         lite=None if lite is None else lite.service.notification)
-    return parts.make(
-        PopConsumption, progress=progress, service=service, acks=acks, inspect=inspect,
-        revive=parts.make(PopReviveService))
+    return parts.make(PopConsumption, progress=progress, service=service, acks=acks, inspect=inspect)
 
 
 def lite_topics(parts: BrokerParts) -> LiteTopics:

@@ -35,6 +35,7 @@ from tailrace.broker.clients.client_manager import ConnectedClients
 from tailrace.broker.consumers.lags import ConsumerLags, Lag, QueueLag
 from tailrace.broker.core.audit import AuditLog
 from tailrace.broker.core.name_servers import NameServers
+from tailrace.broker.pop.revive import PopReviveService
 from tailrace.broker.statistics.latencies import LONG_POLLING, LoopLag, RpcLatency
 from tailrace.broker.statistics.pop_metrics import PopMetrics
 from tailrace.broker.statistics.traffic import Traffic
@@ -144,6 +145,7 @@ class MeasuredBroker(Protocol):
     traffic: Traffic
     transactions: TransactionService
     pop_metrics: PopMetrics
+    revive: PopReviveService
     rpc_latency: RpcLatency
     loop_lag: LoopLag
     executors: Executors
@@ -315,7 +317,7 @@ class Exposition(Collector):
             if topic.startswith(DLQ_GROUP_TOPIC_PREFIX)})
 
     def _pop(self, broker: MeasuredBroker) -> Iterator[Family]:
-        progress = broker.pop_metrics.revive_progress()
+        progress = broker.revive.progress()
         yield self._family(metrics.POP_REVIVE_LAG, {(str(q),): p.lag for q, p in progress.items()})
         yield self._family(metrics.POP_REVIVE_LATENCY, {(str(q),): p.latency_ms for q, p in progress.items()})
 

@@ -391,7 +391,7 @@ def full(store, broker, kit):
     pop.put("readers", "orders", "CK", "PUT_OK")
     pop.got("readers", "orders", 3, "CK")
     pop.retried("readers", "orders", "PUT_OK")
-    pop.revive_progress = lambda: {3: ReviveProgress(4, 50)}
+    broker.revive = SimpleNamespace(pending=0, progress=lambda: {3: ReviveProgress(4, 50)})
     broker.topics.create_if_missing("orders", 2)
     broker.topics.create_if_missing("%DLQ%readers", 1)
     broker.traffic.put_took("orders", 0, 3_000_000)

@@ -75,8 +75,6 @@ class PopConsumption:
         self.inspect = inspect
         self._notifications = inspect.polling
         self.revive = revive
-        progress.metrics.revive_progress = revive.progress
-        progress.metrics.checkpoints = lambda: revive.pending
         free_timers.freed.add(self._free)
         for topic, group, queue_id, info in self.order.entries():
             if (free_at := info.visible_at(clock.now_ms())) is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, final
 
 __all__ = ["ACK", "CHECKPOINT", "PopMetrics", "ReviveProgress"]
@@ -21,10 +20,6 @@ class ReviveProgress(NamedTuple):
     """Number of records that are not finished."""
     latency_ms: int
     """Age of the oldest of these records."""
-
-
-def _nothing() -> Mapping[int, ReviveProgress]:
-    return {}
 
 
 @final
@@ -46,9 +41,6 @@ class PopMetrics:
         self.retries: Counter[tuple[str, ...]] = Counter()
         self.stopped: set[_Key] = set()
         """Queues that are not popped because too many of their messages are in flight."""
-        self.revive_progress: Callable[[], Mapping[int, ReviveProgress]] = _nothing
-        self.checkpoints: Callable[[], int] = int
-        """Returns the number of checkpoints in memory."""
 
     # -- in flight
 

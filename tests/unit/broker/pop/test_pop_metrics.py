@@ -56,7 +56,7 @@ def test_a_revive_queue_that_is_not_read_shows_its_lag(world):
             pass
     world.store.wait_dispatched()
     world.clock.advance(3_000)
-    lags = {q: p for q, p in world.broker.pop_metrics.revive_progress().items() if p.lag}
+    lags = {q: p for q, p in world.pop_part.revive.progress().items() if p.lag}
     (progress,) = lags.values()
     assert (progress.lag, progress.latency_ms >= 3_000) == (1, True)
 
