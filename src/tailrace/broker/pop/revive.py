@@ -86,6 +86,8 @@ DONE_OF_PASS: Final = 1_000
 AGAIN_S: Final = (
     10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 """Waiting times, in s, before each retry of a message that could not be put."""
+GROUP_TRIES: Final = 4
+"""Number of retries, in two minutes, of messages whose group is not there: it was deleted, or not copied yet."""
 
 
 class _StoppedError(Exception):
@@ -352,7 +354,13 @@ class PopReviveService:
             return
         topic, group = checkpoint.topic, checkpoint.group
         retry = self._retry_topic(topic, group)
-        if self._store.topics.select(normal_topic(topic, group)) is None or self._groups.select(group) is None:
+        has_topic = self._store.topics.select(normal_topic(topic, group)) is not None
+        if has_topic and self._groups.select(group) is None and _times(checkpoint) < GROUP_TRIES:
+            for message_offset in left:  # a promoted slave may learn of the group from its members only
+                self._try_later(queue, checkpoint, message_offset, f"there is no group {group}")
+                checkpoint.acknowledge((message_offset,))
+            return
+        if not has_topic or self._groups.select(group) is None:
             events.POPPED_MESSAGES_DO_NOT_COME_BACK.log(_log, topic=topic, group=group, count=len(left))
             return
         for message_offset in left:

@@ -132,6 +132,19 @@ def test_a_group_takes_its_topics_its_offsets_and_its_pops_along(world, turns):
         assert world.pop_part.order.entries() == []
 
 
+@pytest.mark.parametrize(("away_s", "comes"), [(15, True), (60, True), (400, False)])
+def test_messages_of_a_group_that_is_not_there_yet_are_redelivered(world, away_s, comes, caplog):
+    """A slave that is promoted before it has copied a group learns of it from its members."""
+    world.send(b"x")
+    world.pop(invisibleTime=5_000)
+    world.broker.groups.delete("g")
+    world.run(away_s * 1000)
+    world.broker.groups.find_or_create("g")
+    world.run(70_000)
+    assert bodies(world.pop()) == ([b"x"] if comes else [])
+    assert ("their topic or group is gone" in caplog.text) is not comes
+
+
 def test_a_new_group_begins_at_the_first_message_of_the_new_topic(world, turns):
     world.send(b"old")
     again(world, turns)
