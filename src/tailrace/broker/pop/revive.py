@@ -355,12 +355,13 @@ class PopReviveService:
         topic, group = checkpoint.topic, checkpoint.group
         retry = self._retry_topic(topic, group)
         has_topic = self._store.topics.select(normal_topic(topic, group)) is not None
-        if has_topic and self._groups.select(group) is None and _times(checkpoint) < GROUP_TRIES:
+        has_group = self._groups.select(group) is not None
+        if has_topic and not has_group and _times(checkpoint) < GROUP_TRIES:
             for message_offset in left:  # a promoted slave may learn of the group from its members only
                 self._try_later(queue, checkpoint, message_offset, f"there is no group {group}")
                 checkpoint.acknowledge((message_offset,))
             return
-        if not has_topic or self._groups.select(group) is None:
+        if not (has_topic and has_group):
             events.POPPED_MESSAGES_DO_NOT_COME_BACK.log(_log, topic=topic, group=group, count=len(left))
             return
         for message_offset in left:
