@@ -183,7 +183,8 @@ class Registration:
                 async with asyncio.timeout_at(min(due, self._loop.time() + AGAIN_S) if refused else due):
                     await self._changed.wait()
                     return
-            await self._register_at(refused, body)
+            if self._loop.time() < due:  # else the next step registers at all of them
+                await self._register_at(refused, body)
 
     async def _register_at(self, addresses: list[str], body: bytes) -> None:
         await asyncio.gather(*(self._register(address, body) for address in addresses))
