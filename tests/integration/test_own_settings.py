@@ -21,7 +21,9 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import replace_file
 from tailrace.errors import ConfigError, NotAStoreError, UnsupportedVersionError
 from tailrace.formats.consumequeue import CQ_UNIT
+from tailrace.node import store_opening
 from tailrace.node.store_opening import StoreParts
+from tailrace.store import directory
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.directory_format import TimerFormat, read_format, remembered, write_format
 from tailrace.testing import (
@@ -299,6 +301,61 @@ def test_the_file_is_written_at_creation_and_at_a_change_only(tmp_path):
     assert json.loads(state.read_bytes())["settings"]["messageDelayLevel"] == MESSAGE_DELAY_LEVEL
 
 
+# -- a directory before its first files
+
+
+def test_a_store_without_files_keeps_its_sizes_unless_others_are_given(tmp_path):
+    path = tmp_path / "s"
+    opened(path).close()
+    with opened(path, config=StoreConfig(max_index_num=300, mapped_file_size_commit_log=32_768)) as store:
+        kept = {name: getattr(store.config, name) for name in SMALL if name != "commit_log_allocate_step"}
+    assert kept == {
+        "mapped_file_size_commit_log": 32_768, "mapped_file_size_consume_queue": 400, "max_hash_slot_num": 50,
+        "max_index_num": 300}
+
+
+def fill_while(monkeypatch, store, module, function):
+    """Let the first call of a function, by its module's name, come after two files of the log and of two queues."""
+    real = getattr(module, function)
+
+    def later(*values, **more):
+        if not store.max_phy_offset:
+            fill(store, "A", range(200))
+            store.flush()
+        return real(*values, **more)
+
+    monkeypatch.setattr(module, function, later)
+
+
+@pytest.mark.parametrize("config", [None, StoreConfig(mapped_file_size_commit_log=65_536, max_index_num=300)])
+def test_a_reader_takes_the_sizes_of_files_that_are_made_after_it_has_looked(tmp_path, monkeypatch, caplog, config):
+    path = tmp_path / "s"
+    with opened(path) as store:
+        fill_while(monkeypatch, store, store_opening, "read_batch_topics")
+        with flat_open(path, config=config, services=False, read_only=True) as beside:
+            assert beside.config.mapped_file_size_commit_log == 16_384
+        assert len(list((path / "commitlog").glob("0*"))) > 1
+    with opened(tmp_path / "other") as store:
+        fill_while(monkeypatch, store, directory, "read_ended")
+        assert not StoreDirectory(str(tmp_path / "other"), config=config).odd_files
+        assert len(list((tmp_path / "other" / "commitlog").glob("0*"))) > 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_new_directory_has_its_sizes_before_it_has_a_log(tmp_path, monkeypatch):
+    path, seen = tmp_path / "s", []
+    real = store_opening.make_log_directories
+
+    def later(*values):
+        seen.append(json.loads((path / "tailrace" / "format.json").read_bytes())["settings"])
+        assert not (path / "commitlog").exists()
+        real(*values)
+
+    monkeypatch.setattr(store_opening, "make_log_directories", later)
+    opened(path).close()
+    assert seen[0]["mappedFileSizeCommitLog"] == "16384"
+
+
 # -- directories of earlier releases
 
 
@@ -373,8 +430,8 @@ def a_directory_of_an_earlier_release():
         ("timer.json", b'{"precisionMs":100,"slotsTotal":60,"grainMs":500,"suspiciousUntilMs":7}'),
     ):
         replace_file(files, f"/s/tailrace/{name}", text)
-    for directory in ("/", "/s"):
-        files.sync_dir(directory)
+    for parent in ("/", "/s"):
+        files.sync_dir(parent)
     return files
 
 

@@ -75,7 +75,8 @@ def follow_master(
         raise NotAStoreError(root, "it has no commitlog")
     lock = lock_store(file_system, root, read_only=False)
     try:
-        config = recognise(file_system, root, read_format(file_system, root, again=True), config)
+        kept = read_format(file_system, root, again=True)
+        config = recognise(file_system, root, kept, config, writes=True)
         store = DefaultMessageStore(clock, file_system, config, root, lambda _: False)
         try:
             return _follow(store, clock, names, client, address, plan=plan)

@@ -188,7 +188,8 @@ class _Opening:
         root, parts = self.root, self.parts
         clock, entropy = parts.clock or SystemClock(), parts.entropy or SystemEntropy()
         kept = read_format(self.file_system, root, again=True)  # the last writer may have changed it in the meantime
-        config = recognise(self.file_system, root, kept, self.config)  # may refuse; nothing is changed yet
+        writes = not self.read_only
+        config = recognise(self.file_system, root, kept, self.config, writes=writes)  # may refuse, has changed nothing
         while self.on_lock:
             self.on_lock.pop()()
         self._batch_topics = read_batch_topics(self.file_system, root)
@@ -225,9 +226,12 @@ class _Opening:
             until=self.until)
         store.check_mode(options)
         write_abort(file_system, root)
+        if is_new := not has_log(file_system, root, store.config):
+            write_format(file_system, root, kept, store.config)  # a reader that sees a log must see its sizes
         make_log_directories(file_system, root, store.config)
         store.load(options)
-        write_format(file_system, root, kept, store.config)
+        if not is_new:  # only an open that succeeds changes the settings
+            write_format(file_system, root, kept, store.config)
 
     def _is_batch(self, topic: str) -> bool:
         """Return True if new queues of a topic are batch queues; before the topics are loaded, by their file."""

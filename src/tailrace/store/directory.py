@@ -102,7 +102,7 @@ class StoreDirectory:
             if self.file_system.exists(place) and not self.file_system.stat(place).is_dir:
                 raise OddFileError(place, "is not a directory")
         check_queue_types(self.file_system, self.path)
-        self.config = recognise(self.file_system, self.path, kept, config)
+        self.config = recognise(self.file_system, self.path, kept, config, writes=False)
         self.lives = EndedLives(whole_units(self.config.mapped_file_size_consume_queue, _UNIT) // _UNIT)
         """The topics that were deleted, and where their queues begin again."""
         self.lives.load(read_ended(self.file_system, self.path))

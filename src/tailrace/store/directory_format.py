@@ -33,7 +33,8 @@ from tailrace.properties import setting_text
 from tailrace.store.log_paths import log_paths
 
 __all__ = [
-    "SIZES", "DirectoryFormat", "TimerFormat", "fitting", "read_format", "remembered", "write_format", "write_timers"]
+    "SIZES", "DirectoryFormat", "TimerFormat", "fitting", "given", "read_format", "remembered", "write_format",
+    "write_timers"]
 
 _log = get_logger(__name__)
 _VERSION: Final = 1
@@ -129,11 +130,16 @@ def _read(file_system: FileSystem, path: str, kind: type[T], damaged: T, again: 
         return damaged
 
 
+def given(config: StoreConfig) -> frozenset[str]:
+    """Return the Python names of the settings that the caller has passed, or that do not have their default value."""
+    return config.given | {f.name for f in dataclasses.fields(StoreConfig) if getattr(config, f.name) != f.default}
+
+
 def remembered(kept: DirectoryFormat, root: str, config: StoreConfig) -> StoreConfig:
     """Return ``config`` with the stored settings of the directory at ``root`` that ``config`` was not given."""
     path = f"{root}/{filenames.FORMAT}"
-    given = config.given | {f.name for f in dataclasses.fields(StoreConfig) if getattr(config, f.name) != f.default}
-    values = kept.of(_FORMATS - given | (_PLACES if kept.root == root and not _PLACES & given else set()))
+    own = given(config)
+    values = kept.of(_FORMATS - own | (_PLACES if kept.root == root and not _PLACES & own else set()))
     found = fitting(config, values, lambda error: events.SETTINGS_OF_THE_DIRECTORY_CANNOT_BE_READ.log(
         _log, file=path, cause=error))
     if found == config:

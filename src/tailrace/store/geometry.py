@@ -14,7 +14,7 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
 from tailrace.logs import get_logger
-from tailrace.store.directory_format import SIZES, DirectoryFormat, fitting
+from tailrace.store.directory_format import SIZES, DirectoryFormat, fitting, given
 from tailrace.store.log_paths import check_log_paths, log_paths, segment_files
 
 __all__ = ["recognise"]
@@ -30,15 +30,19 @@ _QUEUE_FILES: Final = (
 _ENTRIES_PER_SLOT: Final = 4
 
 
-def recognise(file_system: FileSystem, root: str, kept: DirectoryFormat, config: StoreConfig) -> StoreConfig:
+def recognise(
+    file_system: FileSystem, root: str, kept: DirectoryFormat, config: StoreConfig, *, writes: bool
+) -> StoreConfig:
     """Return ``config`` with the file sizes that the directory at ``root`` has.
 
     The size in ``kept`` counts if a file has its size, or if all files are shorter (cut off). Otherwise the
-    distance of two file names or the most frequent length counts. Raises ConfigError if the settings leave
-    out a part of the CommitLog.
+    distance of two file names or the most frequent length counts. Without a file the size in ``kept`` counts, unless
+    another one was given and the caller ``writes``: a reader makes no file, and its writer may make one at any time.
+    Raises ConfigError if the settings leave out a part of the CommitLog.
     """
     hint = {name: whole_number(text) or 0 for name, text in kept.of(SIZES).items()}
-    found: dict[str, int] = {}
+    free = kept.of(SIZES - given(config) if writes else SIZES)
+    found = {name: size for name, size in hint.items() if size and name in free}
     directories = log_paths(config, root)
     check_log_paths(file_system, root, directories, kept.log_directories())
     names = sorted(file for path in directories.all for file in _segments(file_system, path))
@@ -47,10 +51,12 @@ def recognise(file_system: FileSystem, root: str, kept: DirectoryFormat, config:
     for name, kind, unit in _QUEUE_FILES:
         if size := _queue_file_size(file_system, f"{root}/{kind}", unit, hint.get(name, 0)):
             found[name] = size
-    if (slots := hint.get(_SLOTS)) and (entries := hint.get(_ENTRIES)):
+    index = f"{root}/{filenames.INDEX}"
+    files = [f"{index}/{name}" for name in file_system.list(index) if filenames.is_index_name(name)]
+    if files and (slots := hint.get(_SLOTS)) and (entries := hint.get(_ENTRIES)):
         found.update({_SLOTS: slots, _ENTRIES: entries})
     config = _with_sizes(config, found)
-    return _with_sizes(config, _index_geometry(file_system, f"{root}/{filenames.INDEX}", config))
+    return _with_sizes(config, _index_geometry(file_system, files, config))
 
 
 def _with_sizes(config: StoreConfig, found: dict[str, int]) -> StoreConfig:
@@ -94,14 +100,9 @@ def _most_frequent(files: list[tuple[int, int]], hint: int) -> int:
     return max(sizes, key=lambda size: (sizes[size], size))
 
 
-def _index_geometry(
-    file_system: FileSystem, directory: str, config: StoreConfig
-) -> dict[str, int]:
+def _index_geometry(file_system: FileSystem, files: list[str], config: StoreConfig) -> dict[str, int]:
     """Return {} if the configured slots and entries fit an index file; else try 4 entries per slot."""
-    for name in file_system.list(directory):
-        path = f"{directory}/{name}"
-        if not filenames.is_index_name(name):
-            continue
+    for path in files:
         size = file_system.stat(path).size
         if size == index_file_size(config.max_hash_slot_num, config.max_index_num):
             return {}

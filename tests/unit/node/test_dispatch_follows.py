@@ -70,7 +70,7 @@ def test_dispatch_rests_while_no_reader_waits_until_one_does(tmp_path, monkeypat
             store.put(Message(topic="t", body=BODY))
 
         put()
-        until(lambda: not store.dispatch_behind_bytes)  # the first step has no rest before it
+        assert store.wait_dispatched(20_000), "who waits for the dispatch does not wait for its rest"
         put()
         time.sleep(0.1)
         assert store.dispatch_behind_bytes
