@@ -214,6 +214,7 @@ def only_read(tmp_path_factory):
     lambda store: store.deletion.delete_groups({"g"}, lambda: None), lambda store: store.deletion.delete_idle({}),
     lambda store: store.deletion.delete_unused(), lambda store: store.purge_topic("orders"),
     lambda store: store.flush(), lambda store: store.execute_delete_files_manually(),
+    lambda store: store.retention.delete_now(), lambda store: store.retention.free_now(1),
 ])
 def test_a_method_that_writes_says_why_it_does_not(only_read, change):
     with pytest.raises(StoreNotWritableError, match="it was opened only to be read; open it without read_only"):

@@ -8,6 +8,7 @@ from typing import Any, final
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
+from tailrace.errors import StoreNotWritableError
 from tailrace.formats import filenames
 from tailrace.formats.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -119,9 +120,9 @@ class Retention:
     def delete_now(self) -> int:
         """Make one whole pass by hand, with queues and index. Return the number of deleted CommitLog files.
 
-        Raises FatalStorageError.
+        Raises StoreNotWritableError for a read-only store, FatalStorageError.
         """
-        self._store.sync_log()  # what an open found counts as written only
+        self._sync()
         self.topics.step()
         count = self.clean_commit_log.run_pass(manual=True)
         self.clean_consume_queue.run_pass()
@@ -130,12 +131,19 @@ class Retention:
     def free_now(self, wanted_bytes: int) -> FreeRequest:
         """Delete the oldest CommitLog files without a pin until this many bytes are freed; return how it ended.
 
-        Their age does not matter. Raises StoreError if such a request is under way, or OSError.
+        Their age does not matter. Raises StoreNotWritableError for a read-only store, StoreError if such a request is
+        under way, or OSError.
         """
-        self._store.sync_log()
+        self._sync()
         request = self.clean_commit_log.run_free(wanted_bytes)
         self.clean_consume_queue.run_pass()
         return request
+
+    def _sync(self) -> None:
+        """Sync the log before files of it are deleted: what an open found counts as written only."""
+        if reason := self._store.report.read_only:
+            raise StoreNotWritableError(reason)
+        self._store.sync_log()
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, and the disks as the last check measured them."""
