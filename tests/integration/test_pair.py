@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 
 import pytest
 from java_peer import free_port
@@ -330,6 +331,45 @@ def test_a_topic_of_batch_queues_that_is_used_immediately_has_batch_queues_on_th
                 assert second.store.inner.queues.get("late", 0) is None
                 second.slave.master_address = first.address
                 await until_async(lambda: second.store.queue_of("late", 0).max == 2, 20)
+            async with running(second):
+                assert second.store.queue_of("b", 0).max == 3
+
+
+def test_a_slave_that_restarts_makes_no_queue_before_it_knows_which_kind_its_master_has(tmp_path):
+    """Its log has messages of a new topic, of which it was killed before it could ask."""
+    async def test():
+        first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second")
+        async with running(first):
+            second.set(**SLAVE, namesrvAddr=first.namesrv)
+            topics = first.broker.topics
+            topics.create_if_missing("t", 1)
+            topics.change(topics.creation(TopicConfig(
+                topic_name="b", read_queue_nums=1, write_queue_nums=1, attributes={"queue.type": "BatchCQ"})))
+            async with running(second):
+                first.put(1)
+                first.put(3, topic="b")
+                first.put(2)
+                await until_async(lambda: second.store.queue_of("t", 0).max == 3, 20)
+            for file in (second.path / "config").glob("topics.json*"):
+                found = json.loads(file.read_bytes())
+                found["topicConfigTable"].pop("b", None)
+                file.write_text(json.dumps(found))
+            shutil.rmtree(second.path / "batchconsumequeue")
+            shutil.rmtree(second.path / "consumequeue")
+            for file in (second.path / "tailrace").glob("progress*"):
+                file.unlink()
+            (second.path / "abort").write_bytes(b"1")
+            second.set(**SLAVE, namesrvAddr="127.0.0.1:1")
+            async with running(second):
+                await asyncio.sleep(0.5)
+                assert second.store.inner.queues.get("b", 0) is None
+                assert second.store.queue_of("t", 0).max == 1, "later messages wait as well"
+                assert second.store.inner.reput.behind_bytes() > 0
+            second.set(**SLAVE, namesrvAddr=first.namesrv)
+            async with running(second):
+                await until_async(
+                    lambda: second.store.queue_of("t", 0).max == 3 == second.store.queue_of("b", 0).max, 20)
+                assert second.store.inner.queues.table["b", 0].is_batch
             async with running(second):
                 assert second.store.queue_of("b", 0).max == 3
 

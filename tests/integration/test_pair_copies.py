@@ -14,6 +14,7 @@ from tailrace import PullConsumer, kernels
 from tailrace.auth.signature import Credentials
 from tailrace.formats import fastjson
 from tailrace.ha.user_copy import COPIED
+from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting.client import RemotingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -235,14 +236,19 @@ def test_a_queue_whose_messages_have_expired_begins_after_a_promotion_where_it_e
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("queue_type", ["SimpleCQ", "BatchCQ"])
 @pytest.mark.parametrize("starts_before", [False, True], ids=["repaired first", "started first"])
-def test_an_old_master_gives_up_a_deletion_that_a_promotion_has_undone(tmp_path, tailrace, caplog, starts_before):
+def test_an_old_master_gives_up_a_deletion_that_a_promotion_has_undone(
+    tmp_path, tailrace, caplog, starts_before, queue_type
+):
     """I3: its slave was promoted before it had copied the deletion, so the messages of the ended life are there."""
     async def test():
         first, second = Member(tmp_path / "first", **MASTER), Member(tmp_path / "second")
         async with running(first):
-            for topic in ("t", "kept"):
-                first.broker.topics.create_if_missing(topic, 1)
+            topics = first.broker.topics
+            topics.create_if_missing("kept", 1)
+            topics.change(topics.creation(TopicConfig(
+                topic_name="t", read_queue_nums=1, write_queue_nums=1, attributes={"queue.type": queue_type})))
             for _ in range(60):
                 first.put(10, b"old ", "t")
                 first.put(1, b"old ", "kept")
@@ -274,8 +280,9 @@ def test_an_old_master_gives_up_a_deletion_that_a_promotion_has_undone(tmp_path,
             async with running(first):
                 await same(second, first)
                 await until_async(lambda: first.store.queue_of("t", 0).bounds == (0, 603), 20)
+                assert first.store.inner.queues.table["t", 0].is_batch == (queue_type == "BatchCQ")
                 assert second.store.queue_of("t", 0).bounds == (0, 603)
-                assert first.store.queue_of("kept", 0).bounds == (0, 60)
+                await until_async(lambda: first.store.queue_of("kept", 0).bounds == (0, 60), 20)
                 assert (await pull(first.address, 0)).body == (await pull(second.address, 0)).body != b""
                 await first.controller._slave.tables.copy_all()
                 assert not first.slave.faults.to_json()

@@ -94,10 +94,10 @@ def _never_had_a_message(file_system: FileSystem, root: str, names: Sequence[str
     """
     if not set(names) <= {filenames.LOCK, filenames.ABORT, filenames.CONFIG, filenames.OWN}:
         return False
-    own = f"{root}/{filenames.OWN}"
-    made = any(file_system.exists(f"{root}/{name}") for name in (filenames.FORMAT, *filenames.OLD_FORMAT))
-    return made and not any(
-        f"{filenames.OWN}/{name}".startswith(filenames.PROGRESS) for name in file_system.list(own))
+    own = {f"{filenames.OWN}/{name}" for name in file_system.list(f"{root}/{filenames.OWN}")}
+    is_made = bool(own & {filenames.FORMAT, *filenames.OLD_FORMAT})
+    is_begun = filenames.OWN in names and own <= {f"{filenames.FORMAT}.tmp"}  # the open that made it was killed
+    return (is_made or is_begun) and not any(name.startswith(filenames.PROGRESS) for name in own)
 
 
 def make_directory(file_system: FileSystem, path: str, config: StoreConfig) -> None:

@@ -37,6 +37,7 @@ from tailrace.node.directory_opening import (
     why_read_only,
     write_abort,
 )
+from tailrace.node.known_topics import KnownTopics
 from tailrace.node.lock import LOCK_CHECK_MS, NO_LOCK, LockWatch, lock_store
 from tailrace.node.retention.services import Retention
 from tailrace.node.synced_directory import open_synced
@@ -116,7 +117,8 @@ def open_store(
     check_directory(file_system, root, config, create=create)
     is_store = has_log(file_system, root, config)
     to_call = [parts.on_lock] if parts.on_lock is not None else []  # once, even if a second attempt opens read-only
-    opening = partial(_Opening, root, config, broker or BrokerConfig(), parts, to_call)
+    follows = broker is not None and config.broker_role is BrokerRole.SLAVE
+    opening = partial(_Opening, root, config, broker or BrokerConfig(), parts, to_call, follows)
     if read_only:
         return _opened_to_read(opening, file_system, root, config, parts.clock)
     try:
@@ -159,6 +161,8 @@ class _Opening:
     broker: BrokerConfig
     parts: StoreParts
     on_lock: list[Callable[[], None]]
+    follows: bool
+    """True if a broker opens the directory and is a slave."""
     file_system: FileSystem
     read_only: str = ""
     """Why nothing is written, or "". With a reason the file system must be an overlay."""
@@ -220,11 +224,14 @@ class _Opening:
 
     def _recover(self, store: DefaultMessageStore, kept: DirectoryFormat) -> None:
         file_system, root, parts = store.file_system, self.root, self.parts
+        follower = KnownTopics(file_system, root, self.broker) if self.follows and not self.read_only else None
         options = RecoveryOptions(
             last_exit_ok=not self.file_system.exists(f"{root}/{filenames.ABORT}"), read_only=self.read_only,
             rebuild=parts.rebuild, seal_damage=parts.seal_damage, tell=parts.on_recovery, walk=parts.walk,
-            until=self.until)
+            until=self.until, follower=follower)
         store.check_mode(options)
+        if follower is not None:
+            store.reput.follow(follower)
         write_abort(file_system, root)
         if is_new := not has_log(file_system, root, store.config):
             write_format(file_system, root, kept, store.config)  # a reader that sees a log must see its sizes

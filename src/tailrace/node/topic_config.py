@@ -30,6 +30,7 @@ __all__ = [
     "PERM_WRITE",
     "TopicConfig",
     "TopicConfigManager",
+    "is_system_topic",
     "validate_topic",
 ]
 
@@ -179,6 +180,14 @@ def _like(member: Any, present: Any) -> Any:
     return str(member)
 
 
+def is_system_topic(topic: str, broker: BrokerConfig) -> bool:
+    """Return True if the topic belongs to this broker and not to its users."""
+    cluster = broker.broker_cluster_name
+    return (
+        topic in SYSTEM_TOPICS or topic.startswith(N.SYSTEM_TOPIC_PREFIX)
+        or topic in {cluster, broker.broker_name, f"{cluster}_REPLY_TOPIC"})
+
+
 class TopicConfigManager(NamedConfigManager[TopicConfig]):
     """The topics, by name.
 
@@ -291,12 +300,7 @@ class TopicConfigManager(NamedConfigManager[TopicConfig]):
 
     def is_system_topic(self, topic: str) -> bool:
         """Return True if the topic belongs to the broker and not to its users."""
-        return (
-            topic in SYSTEM_TOPICS
-            or topic.startswith(N.SYSTEM_TOPIC_PREFIX)
-            or topic in (self._config.broker_cluster_name, self._config.broker_name)
-            or topic == f"{self._config.broker_cluster_name}_REPLY_TOPIC"
-        )
+        return is_system_topic(topic, self._config)
 
     def is_of_broker(self, topic: str) -> bool:
         """Return True if a broker creates the topic itself and needs it; such a topic cannot be deleted.

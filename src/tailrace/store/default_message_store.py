@@ -174,7 +174,7 @@ class DefaultMessageStore:
             self.flags.set(NOT_WRITEABLE, options.read_only)
         self.commit_log.wall_times = read_wall_times(self.file_system, self.root)
         self._note_wall_time(write=not options.read_only, is_start=True)
-        self.reput.start_from(self.commit_log.max_offset, recovery.position)
+        self.reput.start_from(recovery.dispatched_until, recovery.position)
         if self.index is not None:
             self.index.unmap()
 

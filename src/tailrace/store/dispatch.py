@@ -12,6 +12,7 @@ import numpy as np
 
 from tailrace import events
 from tailrace.config import MESSAGE_DELAY_LEVEL
+from tailrace.errors import DispatchWaitsError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.formats.names import SCHEDULE_TOPIC
 from tailrace.kernels import queue_units
@@ -142,7 +143,10 @@ class Dispatcher:
         for number, (raw, queue_id) in enumerate(names):
             queue = self._queues.table.get((self._topics.get(raw, ""), queue_id))
             if queue is None:
-                queue = self._queue_of(raw, queue_id, rows, order[bounds[number] : bounds[number + 1]])
+                try:
+                    queue = self._queue_of(raw, queue_id, rows, order[bounds[number] : bounds[number + 1]])
+                except DispatchWaitsError:
+                    return False
             if queue is not None and queue.is_batch:
                 return False
             queues.append(queue)
@@ -154,7 +158,8 @@ class Dispatcher:
     def dispatch_batch(self, batch: RecordBatch) -> None:
         """Write units and entries of the records of a batch.
 
-        Raises DiskFullError, OSError or DispatchWaitsError; the same records may then be dispatched again.
+        Raises DiskFullError, OSError or DispatchWaitsError; the same records may then be dispatched again. Before
+        DispatchWaitsError the units of the records are written that are before the first one that waits.
         """
         self._write_units(batch)
         if self._index is not None:
@@ -165,16 +170,27 @@ class Dispatcher:
         order, bounds, known = batch.sorted()
         if len(order) and int(rows[0, C.PHY]) < max(self._lives.until, self._begun_until):
             order, bounds = self._without_ended(rows, order, bounds, known)
+        queues: list[ConsumeQueue | None] = []
+        waits: DispatchWaitsError | None = None
+        stop = 1 << 62
+        for (topic, queue_id), (first, last) in zip(known, itertools.pairwise(bounds.tolist()), strict=True):
+            queues.append(None)
+            try:
+                if first < last:
+                    queues[-1] = self._queue_of(topic, queue_id, rows, order[first:last])
+            except DispatchWaitsError as error:  # the other topics are asked for as well
+                waits, stop = error, min(stop, int(rows[order[first], C.PHY]))
+        if waits is not None:
+            order, bounds = _only(rows[order, C.PHY] < stop, order, bounds)
         if len(order):
-            queues = [
-                self._queue_of(topic, queue_id, rows, order[first:last]) if first < last else None
-                for (topic, queue_id), (first, last) in zip(known, itertools.pairwise(bounds.tolist()), strict=True)]
             units = bytearray(CQ_UNIT.size * len(order))
             runs = queue_units.build_units(rows, order, bounds, units, bool(self._listeners))
             self._write_runs(rows, order, queues, runs, memoryview(units), batch.inner_counts)
             for number, queue in enumerate(queues):
                 if queue is not None and queue.is_batch:
                     self._write_batches(queue, batch, order[bounds[number] : bounds[number + 1]])
+        if waits is not None:
+            raise waits
 
     def _write_runs(
         self, rows: Rows, order: Rows, queues: list[ConsumeQueue | None], runs: list[Any], units: memoryview,
@@ -209,12 +225,7 @@ class Dispatcher:
         ends = np.array([
             max(self._lives.deleted_up_to(name := self._name_of(raw)), self._begun.get((name, queue_id), 0))
             for raw, queue_id in known], dtype=np.int64)
-        counts = np.diff(bounds)
-        kept = rows[order, C.PHY] >= np.repeat(ends, counts)
-        if kept.all():
-            return order, bounds
-        left = np.concatenate([[0], np.cumsum(kept, dtype=np.int64)])
-        return order[kept], left[bounds]
+        return _only(rows[order, C.PHY] >= np.repeat(ends, np.diff(bounds)), order, bounds)
 
     def _write_batches(self, queue: ConsumeQueue, batch: RecordBatch, chosen: Rows) -> None:
         """Write units of a batch queue, one for each record."""
@@ -293,3 +304,11 @@ class Dispatcher:
     def _log_gap(queue: ConsumeQueue, start: int) -> None:
         events.MAYBE_LOGIC_QUEUE_ORDER_WRONG.log(
             _log, topic=queue.topic, queue_id=queue.queue_id, expected=queue.max_offset, actual=start)
+
+
+def _only(chosen: Any, order: Rows, bounds: Rows) -> tuple[Rows, Rows]:
+    """Return ``order`` and ``bounds`` with only the chosen ones of ``order``."""
+    if chosen.all():
+        return order, bounds
+    left = np.concatenate([[0], np.cumsum(chosen, dtype=np.int64)])
+    return order[chosen], left[bounds]

@@ -11,7 +11,7 @@ from tailrace.formats import fastjson, filenames
 
 __all__ = [
     "BATCH_CQ", "CLEANUP_POLICY", "COMPACTION", "QUEUE_TYPE", "check_queue_types", "queue_directories",
-    "read_batch_topics", "read_compacted_topics", "whole_units",
+    "read_batch_topics", "read_compacted_topics", "read_topics", "whole_units",
 ]
 
 QUEUE_TYPE = "queue.type"
@@ -42,6 +42,11 @@ def queue_directories(file_system: FileSystem, directory: str) -> Iterator[tuple
 def read_batch_topics(file_system: FileSystem, root: str) -> frozenset[str]:
     """Return the topics that ``config/topics.json``, or its backup, says to have batch queues."""
     return frozenset(topic for topic, is_batch in _read_types(file_system, root).items() if is_batch)
+
+
+def read_topics(file_system: FileSystem, root: str) -> frozenset[str]:
+    """Return the topics of ``config/topics.json``, or of its backup."""
+    return frozenset(_read_attributes(file_system, root, b""))
 
 
 def _read_types(file_system: FileSystem, root: str) -> dict[str, bool]:

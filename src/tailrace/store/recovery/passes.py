@@ -40,7 +40,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.read_ahead import in_background
 from tailrace.env.whole_files import WHOLE_FILE_MAX
-from tailrace.errors import CorruptionError, OddFileError
+from tailrace.errors import CorruptionError, DispatchWaitsError, OddFileError
 from tailrace.kernels import record
 from tailrace.kernels.shared import constants as C
 from tailrace.logs import get_logger
@@ -48,6 +48,7 @@ from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
+from tailrace.store.hooks import Follower
 from tailrace.store.index_service import IndexService
 from tailrace.store.lives import EndedLives
 from tailrace.store.log_paths import segment_files
@@ -102,6 +103,8 @@ class RecoveryOptions:
     """End after the decision about the end of the log, and write no units and entries. Only for an overlay."""
     until: int | None = None
     """Position where the log ends, whatever follows, because another process writes there. Only for an overlay."""
+    follower: Follower | None = None
+    """On a slave whose broker will run: what knows the topics of its master. Without it each queue may be made."""
 
 
 @final
@@ -131,7 +134,13 @@ class Recovery:
             self._mode = RecoveryMode.TOLERATE_TAIL
         self._dispatcher = RebuildDispatcher(
             self._queues, self._index, parse_delay_levels(config.message_delay_level), self._lives, self._next_offset)
+        self._dispatcher.follower = self._options.follower
         self._sync_log = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._waits_at = -1
+        """Position of the first records that are not dispatched, because one is of a topic that a slave must ask for;
+        -1 if all are."""
+        self.position: Position | None = None
+        """Position of the last record that was dispatched; None without a record."""
         self._last_record = (-1, 0, 0)
         self._recent: list[int] = []
         self._check = checks_of(config)
@@ -307,7 +316,7 @@ class Recovery:
                 events.RECOVERING.log(
                     _log, at=self._last_record[0], of=until, percent=int(100 * done), scanned=report.scanned)
                 self._options.tell(done)
-            if now - saved >= _SAVE_NS and not report.read_only:
+            if now - saved >= _SAVE_NS and not report.read_only and self._waits_at < 0:
                 self._catch_up()
                 self._save()
                 saved = self._clock.monotonic_ns()
@@ -320,17 +329,22 @@ class Recovery:
 
     def _take(self, batch: RecordBatch) -> None:
         rows = batch.rows
-        if self._options.dry_run:
+        if not self._options.dry_run and self._waits_at < 0:
+            try:
+                self._dispatcher.dispatch_batch(batch)
+            except DispatchWaitsError:  # the broker of a slave finds out what is needed
+                self._waits_at = int(rows[0, C.PHY])
+        if self._options.dry_run or self._waits_at >= 0:
             self._note_ends(batch)
-        else:
-            self._dispatcher.dispatch_batch(batch)
         self.report.scanned += batch.records
         last = rows[-1]
-        places = rows[-_RECENT_ROWS:, C.PHY]
-        places = places[np.flatnonzero(np.diff(places, prepend=-1))]  # LMQ units repeat a position
-        self._recent = [*self._recent, *places[-64:].tolist()][-64:]
         self._last_record = int(last[C.PHY]), int(last[C.SIZE]), int(last[C.STORE_TIMESTAMP])
         self._commit_log.last_store_timestamp = max(self._commit_log.last_store_timestamp, self._last_record[2])
+        if self._waits_at < 0:
+            places = rows[-_RECENT_ROWS:, C.PHY]
+            places = places[np.flatnonzero(np.diff(places, prepend=-1))]  # LMQ units repeat a position
+            self._recent = [*self._recent, *places[-64:].tolist()][-64:]
+            self.position = Position(self._recent[0], *self._last_record)
 
     def _next_of(self, topic: str, queue_id: int) -> int:
         queue = self._queues.get(topic, queue_id)
@@ -488,10 +502,9 @@ class Recovery:
             self._index.clear()
 
     @property
-    def position(self) -> Position | None:
-        """Position of the last record that was walked; None without a record."""
-        last, size, timestamp = self._last_record
-        return Position(self._recent[0], last, size, timestamp) if last >= 0 else None
+    def dispatched_until(self) -> int:
+        """Position up to which records have units and entries: the end of the log, unless dispatch must wait."""
+        return self._waits_at if self._waits_at >= 0 else self._commit_log.max_offset
 
     # -- pass 7, pass 8 and progress
 
@@ -551,10 +564,9 @@ class Recovery:
         self._queues.flush(0)
         if self._index is not None:
             self._index.flush()
-        position = self.position
-        assert position is not None
+        assert self.position is not None
         self._progress.write(Progress.of(
-            position, self._commit_log,
+            self.position, self._commit_log,
             [checkpoint_bytes(self._file_system, self._checkpoint.path)], self._queues, self._index))
         events.RECOVERY_PROGRESS_SAVED.log(_log, at=last)
 
