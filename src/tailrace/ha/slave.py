@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from tailrace import events
+from tailrace.config import BrokerRole
 from tailrace.env.callbacks import Callbacks
 from tailrace.env.clock import Clock
 from tailrace.env.supervision import supervised
@@ -273,6 +274,8 @@ class Slave:
                 self.fits = True
                 self.found_master()
         finally:
+            if comparison.master_role == BrokerRole.SLAVE.value:
+                self.fits = False
             if comparison.master_end:
                 self.note_master(comparison.master_end, comparison.master_role)
                 await self.keep_master(later=True)

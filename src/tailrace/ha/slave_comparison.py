@@ -13,8 +13,8 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from tailrace.config import StoreConfig
-from tailrace.errors import ReplicationError, StoreError
+from tailrace.config import BrokerRole, StoreConfig
+from tailrace.errors import RemotingConnectError, ReplicationError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, plausible_size
 from tailrace.formats.remoting import RequestCode, ResponseCode
@@ -134,6 +134,8 @@ class SlaveComparison:
 
     def _check_settings(self, theirs: dict[str, str]) -> None:
         self.master_role = theirs.get("brokerRole", "")
+        if self.master_role == BrokerRole.SLAVE.value:  # an old one that a name server still names
+            raise RemotingConnectError(self._master.address, "the broker there is a slave, not a master")
         config: StoreConfig = self._store.config
         size = theirs.get("mappedFileSizeCommitLog", "")
         if size != str(config.mapped_file_size_commit_log):

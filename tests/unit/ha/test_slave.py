@@ -10,7 +10,8 @@ import pytest
 
 from tailrace.env.clock import SystemClock
 from tailrace.errors import DiskFullError, FatalStorageError, RemotingConnectError, ReplicationError
-from tailrace.ha.known_master import read_known_master
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.ha.known_master import KnownMaster, read_known_master
 from tailrace.ha.slave import STOPS, Slave, SlaveState
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.running_flags import NOT_WRITEABLE, WRITE_LOGICS_QUEUE_ERROR, RunningFlags
@@ -84,6 +85,21 @@ def test_a_new_master_does_not_fit_before_it_was_compared(slave):
     slave.fits = True
     slave.set_master("m:1", "m:3")
     assert slave.fits, "the broker is the same"
+
+
+def test_a_master_that_is_a_slave_now_does_not_fit(slave):
+    """A name server of before a promotion names it. Its topics, its offsets and its role count no more."""
+    class Demoted(Nobody):
+        async def invoke(self, *_, **__):
+            return RemotingCommand(code=0, body=b"brokerRole=SLAVE\nmappedFileSizeCommitLog=8192\n")
+
+    slave._client, slave.known = Demoted(), KnownMaster(role="SYNC_MASTER")
+    slave.set_master("m:1", "m:2")
+    slave.fits = True
+    asyncio.run(slave._step())
+    assert status(slave) == (
+        "waiting for the master", "cannot connect to m:1: the broker there is a slave, not a master")
+    assert (slave.fits, slave.known.role) == (False, "SYNC_MASTER")
 
 
 @pytest.mark.parametrize("kind", STOPS)

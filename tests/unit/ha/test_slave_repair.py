@@ -15,7 +15,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import BrokerRole
 from tailrace.env.entropy import SeededEntropy
-from tailrace.errors import RemotingCommandError, ReplicationError, StoreError
+from tailrace.errors import RemotingCommandError, RemotingConnectError, ReplicationError, StoreError
 from tailrace.formats.names import DELAY, HALF_TOPIC, TRANSACTION_GROUP
 from tailrace.formats.pop import REVIVE_GROUP, revive_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode
@@ -146,6 +146,18 @@ def test_a_master_that_does_not_fit_is_refused(log, settings, kind):
     with pytest.raises(ReplicationError) as refused:
         begin(CrashFileSystem(), Master(*log, **settings))
     assert refused.value.kind == kind
+
+
+def test_a_slave_is_not_followed(log):
+    """An old master may be named as the master for a while: its log may differ from that of the new one."""
+    demoted = Master(*log, brokerRole="SLAVE")
+    for size, follow in ((0, begin), (len(log[0]), begin), (len(log[0]), repaired)):
+        files = CrashFileSystem()
+        filled(files, log[0][:size])
+        with pytest.raises(RemotingConnectError, match="m:1: the broker there is a slave, not a master"):
+            follow(files := files.killed(), demoted)
+        with slave_of(files) as store:
+            assert store.inner.commit_log.max_offset == size
 
 
 def test_a_log_that_ends_before_the_masters_begins_is_too_old(log):
