@@ -31,7 +31,7 @@ class Sent:
 
     number: int
     queue_id: int
-    body: bytes
+    body: bytes = field(repr=False)
     topic: str = TOPIC
     due_ms: int = 0
     at_s: float = 0.0

@@ -156,11 +156,18 @@ class Disks:
         if node.low >= 0 <= begin != node.low and not (node.expires and begin > node.low):
             raise ViolationError(f"I1: the log of {node.name} began at {node.low}, and begins at {begin} now")
         if begin > node.low >= 0 and node.store.retention.clean_commit_log.lost_timers:
-            lost = {sent.number for sent in self.sent if sent.due_ms and sent.phy_offset < begin} - self.delivered
-            self.given_up |= lost
+            lost = {sent.number for sent in self.sent if sent.due_ms and sent.phy_offset < begin}
+            self.given_up |= lost - self._delivered_in(node)
             self.timers_lost_s = self.loop.time()
         node.low = begin
         self.expired_to = max(self.expired_to, begin)
+
+    def _delivered_in(self, node):
+        """Numbers of the delayed messages whose delivery a node has: a slave may not have all of its master's log."""
+        if node is self.master:
+            return self.delivered
+        end, places = node.end, self.records.delivered
+        return {number for number in self.delivered if places.get(b"%08d" % number, 0) <= end}
 
     def is_expired(self, sent, node):
         """Whether the log of a node begins after a message. A delayed one must have been delivered before."""
