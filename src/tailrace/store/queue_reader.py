@@ -9,6 +9,7 @@ from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, pla
 from tailrace.store.compaction.compaction_log import CompactionLog, has_keys
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.hooks import PropertyFilter
+from tailrace.store.queue_search import first_at
 from tailrace.store.queue_sizes import QueueSize, queue_size
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ class QueueReader:
         """Offset of the first message, or of the first one to come if the queue is empty."""
         queue = self._queue
         return queue.min_offset if queue is not None else self.begin_of_life
+
+    @property
+    def kept_min(self) -> int:
+        """``min``, without the messages of deleted files that the next pass over the queues takes out of it."""
+        queue = self._queue
+        if queue is None:
+            return self.begin_of_life
+        first, low = queue.min_offset, self._store.commit_log.min_offset
+        unit = queue.unit(first)
+        return first if unit is None or unit.phy_offset >= low else first_at(queue, first, low)
 
     @property
     def max(self) -> int:
@@ -99,7 +110,16 @@ class CompactedQueue(QueueReader):
     @property
     def min(self) -> int:
         """Offset of the first message, or of the first one to come if the queue is empty."""
-        log, low = self._log, super().min
+        return self._first(super().min)
+
+    @property
+    def kept_min(self) -> int:
+        """The same as in a queue without compaction, whose log has the messages that the CommitLog has deleted."""
+        return self._first(super().kept_min)
+
+    def _first(self, low: int) -> int:
+        """Return ``low``, or the first offset of the compaction log if that is lower."""
+        log = self._log
         first = -1 if log is None else log.min_offset  # -1: its messages were removed since then
         return min(low, first) if first >= 0 else low
 

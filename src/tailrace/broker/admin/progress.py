@@ -51,7 +51,7 @@ class ProgressProcessor(RequestProcessor):
         entries, size, is_exact = [], 0, True
         for queue_id in self._queue_ids(name, max(config.read_queue_nums, config.write_queue_nums)):
             queue = self._store.queue_of(name, queue_id)
-            first, until = queue.bounds
+            first, until = queue.kept_min, queue.max
             timestamp = max(0, queue.store_timestamp(until - 1)) if until > 0 else 0
             entries.append((
                 self._queue(name, queue_id),

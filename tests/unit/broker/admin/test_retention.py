@@ -9,10 +9,13 @@ import threading
 from broker_kit import wired
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.broker.admin.progress import ProgressProcessor
 from tailrace.broker.admin.retention import RetentionProcessor
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.formats import fastjson
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.store_opening import StoreParts
+from tailrace.node.topic_config import TopicConfig
 from tailrace.store.retention.pins import PinKind
 from tailrace.store.retention.rules import Rule
 from tailrace.testing import CrashFileSystem, SimClock
@@ -160,6 +163,30 @@ def test_bytes_are_freed_on_request(broker, kit, channel):
             store.retention.clean_commit_log.step()
         assert ask() == (0, plan)
         assert store.min_phy_offset == 16384
+
+
+def test_statistics_of_a_topic_do_not_count_messages_of_deleted_files(broker, kit, channel):
+    """A slave that begins with an empty log gets no message of such a queue, and must begin it where it ends."""
+    with opened(CrashFileSystem(), SimClock()) as store:
+        broker.store = store
+        for topic in ("t", "u"):
+            store.topics.update(TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1))
+            for _ in range(30):
+                store.put(Message(topic=topic, body=bytes(1000)))
+        store.wait_dispatched()
+        store.flush()
+        store.retention.clean_commit_log.run_free(5 * 8192)  # the pass over the queues comes some seconds later
+        assert store.min_phy_offset > 0
+        assert store.queue_of("t", 0).bounds == (0, 30)
+        processor = kit.served(wired(ProgressProcessor, broker))
+        first = {}
+        for topic in ("t", "u"):
+            answer = processor.topic_stats(channel, kit.request(202, {"topic": topic}))
+            [place] = fastjson.loads(answer.body)["offsetTable"].values()
+            first[topic] = place["minOffset"], place["maxOffset"]
+        store.retention.clean_consume_queue.run_pass()
+        assert first == {topic: store.queue_of(topic, 0).bounds for topic in ("t", "u")}
+        assert first["t"] == (30, 30)
 
 
 def test_a_store_that_takes_no_changes_frees_nothing(broker, kit, channel):
