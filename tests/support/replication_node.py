@@ -223,6 +223,10 @@ class Node:
 
     def stop(self, *, power):
         """Kill the process, or take the power of the machine."""
+        self._end(self.image(power=power), dark=power)
+
+    def image(self, *, power):
+        """Return the files after a kill or a power loss."""
         world = self.world
         image = self.files.killed()
         if power:
@@ -233,7 +237,7 @@ class Node:
         else:
             world.note(f"{self.name} is killed")
         world.counts["power losses" if power else "kills"] += 1
-        self._end(image, dark=power)
+        return image
 
     def _end(self, image, *, dark):
         life, self.life = self.life, None

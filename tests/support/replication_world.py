@@ -38,32 +38,27 @@ from replication_checks import Checks
 from replication_clients import Clients
 from replication_deals import Dealers
 from replication_disks import Disks, is_of_disk
-from replication_node import SKEW_MS, Node, in_thread, simulated
-from replication_places import DEALS, GROUP, HA_PORT, NAMES, PORT, QUEUES, ROOT, TASKS, TOPIC
+from replication_node import SKEW_MS, Node, simulated
+from replication_places import DEALS, GROUP, HA_PORT, PORT, QUEUES, TASKS, TOPIC
 from replication_pops import Poppers
+from replication_repairs import Repairs
 from replication_splits import Splits
 from replication_topics import PassingTopic
 
 from tailrace.config import FlushDiskType
-from tailrace.env.entropy import SeededEntropy
 from tailrace.env.supervision import FAILURES
-from tailrace.errors import RemotingError, ReplicationError
 from tailrace.formats.ha import REPORT
 from tailrace.formats.remoting import RequestCode, ResponseCode
-from tailrace.ha.log_gaps import SEAL
 from tailrace.ha.slave import SlaveState
-from tailrace.ha.slave_repair import follow_master
-from tailrace.node.message_store import MessageStore
-from tailrace.node.store_opening import StoreParts
 from tailrace.remoting.client import RemotingClient
-from tailrace.testing import CrashFileSystem, SimulatedCrash
+from tailrace.testing import SimulatedCrash
 from tailrace.testing.sent import ViolationError
 
 FOLLOWS_S = 90.0
 """Longest time until all slaves follow when nothing fails any more."""
 
 
-class World(Clients, PassingTopic, Dealers, Poppers, Splits, Disks, Checks):
+class World(Clients, PassingTopic, Dealers, Poppers, Splits, Disks, Repairs, Checks):
     """One run. The seed chooses what is None.
 
     ``slaves`` is 1 or 2, ``need`` the number of copies, ``sync`` SYNC_FLUSH; with ``passes`` a topic is deleted and
@@ -114,6 +109,7 @@ class World(Clients, PassingTopic, Dealers, Poppers, Splits, Disks, Checks):
         self.draw_deals(transactions)
         self.draw_pops(pops)
         self.draw_splits(splits)
+        self.draw_repairs()
         self.answers = set()
         """Tasks that answer requests of brokers."""
         self.failures = FAILURES.copy()
@@ -306,62 +302,6 @@ class World(Clients, PassingTopic, Dealers, Poppers, Splits, Disks, Checks):
             node.may_differ = node is not best
         while best.life is None:
             await best.start()
-
-    async def _repair(self, node):
-        """Run ``repair --follow-master`` on a stopped slave."""
-        if node.damaged or any(text in node.slave.why for text in ("dispatch stopped", SEAL)):
-            await self._seal(node)
-        master = self.master
-        if node.life is not None:
-            self.note(f"repair of {node.name}: {node.slave and node.slave.why}")
-            await self._stop(node)
-        if node.life is not None or not master.ready:
-            return
-        self.counts["repairs"] += 1
-        client = RemotingClient()
-        found = await in_thread(
-            client, lambda direct: follow_master(
-                node.clock, node.files, ROOT, node.configs()[0], NAMES, lambda: direct, master.address, plan=False))
-        await client.close()
-        node.files = node.files.killed()
-        if isinstance(found, RemotingError):
-            return  # the master is away: later
-        if isinstance(found, ReplicationError):
-            self.note(f"{node.name} begins again: {found}")
-            self.counts["new copies"] += 1
-            node.files = CrashFileSystem(clock=node.clock)
-            self.begins_empty(node)
-        elif isinstance(found, BaseException):
-            raise ViolationError(f"the repair of {node.name} fails: {found!r}") from found
-        else:
-            self.note(f"{node.name} is repaired: {found}")
-            node.cut_at = min(node.cut_at, found.phy_offset)
-        node.same_until, node.frozen, node.may_differ, node.damaged = 0, None, True, False
-        self._check_cut(node, master)
-
-    async def _seal(self, node):
-        """Run ``repair --seal-damage`` on the master: it has lost its power, and a slave does not pass its gap."""
-        master = self.master
-        self.note(f"{master.name} has a gap that stops {node.name}")
-        self.counts["gaps"] += 1
-        await self._stop(master)
-        store_config, broker_config = master.configs()
-        MessageStore.open(ROOT, config=store_config, broker_config=broker_config, parts=StoreParts(
-            clock=master.clock, file_system=master.files, services=False, rebuild=True, seal_damage=True,
-            entropy=SeededEntropy(1))).close()
-        master.files = master.files.killed()
-        for other in self.slaves:
-            other.may_differ, other.same_until = True, 0
-        while not master.ready:
-            await master.start()
-
-    def _check_cut(self, node, master):
-        """A repair may not take what the master still has."""
-        for sent in self.sent:
-            if node in sent.on and sent.need and sent.phy_offset >= node.cut_at and not node.has(sent):
-                sent.on.discard(node)
-                if master.ready and sent.phy_offset >= master.low and not master.has(sent, master.end):
-                    raise ViolationError(f"I2: the repair has taken {sent.number}, which is acknowledged")
 
     # --- a run
 
