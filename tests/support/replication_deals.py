@@ -175,7 +175,8 @@ class Dealers:
                 raise ViolationError(f"TX1: {deal.half.number} is {count} times at {node.name}: {deal}")
         for body, deal in self.deals.items():
             known = [deal.commit] if deal.commit is not None else []
-            known += [deal.half] if final and deal.commits else []
+            # A master without the file of a half message has passed it, although another one may still have it.
+            known += [deal.half] if final and deal.commits and deal.half.phy_offset >= self.master_began else []
             for sent in known:
                 if sent.need and not counts[body] and not self.is_expired(sent, node) and (
                     final or node in sent.on

@@ -46,6 +46,8 @@ class Disks:
         self.loses = rng.random() < 0.2 if loses is None else loses
         self.expired_to = 0
         """Largest position at which the log of a node has begun."""
+        self.master_began = 0
+        """The same of a node that was the master then: its slaves go on from the progress that it had."""
         self.delivered = set()
         """Numbers of the delayed messages whose delivery was in the log of a master."""
         self.given_up = set()
@@ -161,6 +163,8 @@ class Disks:
             self.timers_lost_s = self.loop.time()
         node.low = begin
         self.expired_to = max(self.expired_to, begin)
+        if node.is_master:
+            self.master_began = max(self.master_began, begin)
 
     def _delivered_in(self, node):
         """Numbers of the delayed messages whose delivery a node has: a slave may not have all of its master's log."""
