@@ -35,6 +35,7 @@ class Sent:
     topic: str = TOPIC
     due_ms: int = 0
     at_s: float = 0.0
+    """Time before which no broker has it."""
     phy_offset: int = -1
     need: int = 0
     """Number of copies that its acknowledgement promises; 0 if it is not acknowledged, or forfeited."""

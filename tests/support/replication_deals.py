@@ -137,7 +137,7 @@ class Dealers:
         if number in self.records.committed:
             half = deal.half
             deal.commit = Sent(
-                len(self.sent), half.queue_id, half.body, DEALS, at_s=self.loop.time(),
+                len(self.sent), half.queue_id, half.body, DEALS, at_s=half.at_s,  # perhaps of an earlier end
                 phy_offset=self.records.committed[number])
             self.sent.append(deal.commit)
             self.acknowledged(node, deal.commit, need=1)

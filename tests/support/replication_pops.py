@@ -179,7 +179,7 @@ class Poppers:
         lives.append(life)
 
     async def _acknowledge(self, client, ones):
-        node, life = self.master, self.master.life
+        node, life, began_s = self.master, self.master.life, self.loop.time()
         try:
             if len(ones) > 1:
                 answer = await self.ask(client, node, RequestCode.BATCH_ACK_MESSAGE, {}, batch_ack_body(
@@ -193,11 +193,11 @@ class Poppers:
         self.counts[f"acknowledgements answered with {answer.code}"] += len(ones)
         if answer.code == ResponseCode.SUCCESS and node.ready and node.life is life and node is self.master:
             try:
-                self._acknowledged_pops(node, ones, is_batch=len(ones) > 1)
+                self._acknowledged_pops(node, ones, began_s, is_batch=len(ones) > 1)
             except ViolationError as error:
                 self.wrong.append(str(error))
 
-    def _acknowledged_pops(self, node, ones, *, is_batch):
+    def _acknowledged_pops(self, node, ones, began_s, *, is_batch):
         """Note the records of an acknowledgement that was answered."""
         self.check_begin(node)
         self.records.read()
@@ -206,7 +206,7 @@ class Poppers:
             key = one.topic, WORKERS, info.queue_id, info.start_offset, info.pop_time, NAMES[1]
             found = self.records.pops.acks.get((key, info.queue_offset))
             if found is not None:
-                made = Sent(len(self.sent), info.queue_id, found[1], REVIVE, at_s=self.loop.time(), phy_offset=found[0])
+                made = Sent(len(self.sent), info.queue_id, found[1], REVIVE, at_s=began_s, phy_offset=found[0])
                 self.sent.append(made)
                 self.acknowledged(node, made, need=1)
             elif not is_batch:  # a batch leaves out messages that the queue does not have
