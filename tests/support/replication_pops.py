@@ -56,7 +56,9 @@ class PopRecords:
         self.copies = collections.Counter()
         """Copies in the retry topic, by number."""
         self.pops = {}
-        """Checkpoints by topic, queue, offset and time of the pop."""
+        """The first checkpoints by topic, queue, offset and time of the pop."""
+        self.last_ms = 0
+        """Latest time at which a checkpoint is due; one that could not be revived is put again for later."""
         self.acks = {}
         """Position, body and time of the first acknowledgement, by the key of its checkpoint and its offset."""
 
@@ -70,6 +72,7 @@ class PopRecords:
             tag = message.properties.get(TAGS)
             if tag == CK_TAG:
                 checkpoint = PopCheckPoint.decode(message.body, NAMES[1])
+                self.last_ms = max(self.last_ms, checkpoint.revive_time)
                 for diff in checkpoint.diffs:
                     offset = checkpoint.start_offset + diff
                     pop = checkpoint.topic, checkpoint.queue_id, offset, checkpoint.pop_time
@@ -250,8 +253,7 @@ class Poppers:
     def _is_popped(self):
         node = self.master
         self.records.read()
-        last_ms = max((one.revive_time for one in self.records.pops.pops.values()), default=0)
-        if node.clock.now_ms() < last_ms + 3000:
+        if node.clock.now_ms() < self.records.pops.last_ms + 3000:
             return False
         revive = node.controller._pop.revive
         return self._timers_are_done() and not revive.pending and not any(
