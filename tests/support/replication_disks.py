@@ -47,7 +47,7 @@ class Disks:
         self.expired_to = 0
         """Largest position at which the log of a node has begun."""
         self.master_began = 0
-        """The same of a node that was the master then: its slaves go on from the progress that it had."""
+        """The same of a node that was the master then: its slaves continue from the progress that it had."""
         self.delivered = set()
         """Numbers of the delayed messages whose delivery was in the log of a master."""
         self.given_up = set()
