@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tailrace.errors import MessageIllegalError
 from tailrace.formats import names as N
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
+from tailrace.formats.lite import is_lite_name
 from tailrace.kernels.properties import message_properties
 from tailrace.model import Message
 from tailrace.node.topic_config import FORBIDDEN_TO_SEND, validate_topic
@@ -35,7 +36,8 @@ STAGED_SCHEMA: Final = pa.schema([
 _OWN: Final = 256
 """Bytes of the properties at most that a send adds: the unique key and the number in the stream."""
 _WITH_A_MEANING: Final = pa.array([
-    N.TAGS, N.KEYS, N.DELAY, N.TIMER_DELAY_SEC, N.TIMER_DELAY_MS, N.TIMER_DELIVER_MS, N.TRAN_MSG])
+    N.TAGS, N.KEYS, N.DELAY, N.TIMER_DELAY_SEC, N.TIMER_DELAY_MS, N.TIMER_DELIVER_MS, N.TRAN_MSG, N.INNER_NUM,
+    N.LITE_TOPIC])
 _OF_SEPARATORS: Final = "[\x01\x02]"
 _OF_KEYS: Final = "[\x01\x02 ]"
 
@@ -71,8 +73,7 @@ def are_messages(made: pa.RecordBatch) -> bool:
         and not _any(pc.match_substring_regex(tags, _OF_SEPARATORS))
         and not any(_any(pc.less(made[name], 0)) for name in ("queueId", "deliverAt"))
         and not _any(pc.is_in(pairs.keys, value_set=_WITH_A_MEANING))
-        and not any(
-            validate_topic(one) or one in FORBIDDEN_TO_SEND for one in made["topic"].unique().to_pylist())
+        and not any(map(_wrong_topic, made["topic"].unique().to_pylist()))
         and _longest(tags) + _most(made["keys"]) * _longest(keys)
         + _most(pairs) * (_longest(pairs.keys) + _longest(pairs.items)) < SENT_PROPERTIES_MAX - _OWN)
 
@@ -98,6 +99,15 @@ def _any(found: pa.Array) -> bool:
     return bool(pc.any(found, min_count=0).as_py())
 
 
+def _wrong_topic(topic: str) -> str:
+    """Return why no row may have a topic, or ""."""
+    if topic in FORBIDDEN_TO_SEND:
+        return f"{topic} is of the broker itself"
+    if topic.startswith(N.RETRY_GROUP_TOPIC_PREFIX):  # the broker may store such a message in another topic
+        return f"{topic} is the retry topic of a group: only its consumers send to it"
+    return validate_topic(topic)
+
+
 def _check(row: dict[str, Any]) -> None:
     """Raise MessageIllegalError if the broker would refuse the row, or would store it where the sink does not look.
 
@@ -106,13 +116,19 @@ def _check(row: dict[str, Any]) -> None:
     topic = row["topic"]
     if not topic:
         raise MessageIllegalError("topic", "is null")
-    if why := validate_topic(topic) or (f"{topic} is of the broker itself" if topic in FORBIDDEN_TO_SEND else ""):
+    if why := _wrong_topic(topic):
         raise MessageIllegalError("topic", why)
     if not row["body"]:  # brokers refuse a message without one
         raise MessageIllegalError("body", f"is null or empty, of a message of {topic}")
     if row["queueId"] is not None and row["queueId"] < 0:
         raise MessageIllegalError("queueId", f"{row['queueId']} is negative")
     properties = dict(row["properties"] or ())
+    if N.INNER_NUM in properties:
+        raise MessageIllegalError("properties", f"{N.INNER_NUM} of a message of {topic} is for inner batches only")
+    if not is_lite_name(name := properties.get(N.LITE_TOPIC, "none")):
+        raise MessageIllegalError(
+            "properties", f"{N.LITE_TOPIC} of a message of {topic} is {name[:100]!r}; a Lite topic has letters, "
+            "digits, - and _ in its name")
     message = Message(
         topic=topic, body=row["body"], tags=row["tags"] or None, keys=row["keys"] or (), properties=properties,
         deliver_at=row["deliverAt"])

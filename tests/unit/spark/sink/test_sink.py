@@ -274,12 +274,13 @@ def test_a_row_that_a_batch_cannot_honour_is_sent_alone(broker, tmp_path):
 
 def test_the_fast_check_of_a_batch_accepts_what_the_check_of_each_row_accepts():
     odd = {
-        "topic": [None, "", "a b", "x" * 128, "SCHEDULE_TOPIC_XXXX"], "body": [None, b""], "queueId": [-1],
+        "topic": [None, "", "a b", "x" * 128, "SCHEDULE_TOPIC_XXXX", "%RETRY%g"], "body": [None, b""], "queueId": [-1],
         "tags": ["a\x01", "\x02", "x" * 40_000], "deliverAt": [-1],
         "keys": [[None], [""], ["a b"], ["a\x01"], ["good", "b\x02"], ["k" * 100] * 400],
         "properties": [
             [("", "v")], [("n", "")], [("n", None)], [("n\x01", "v")], [("n", "v\x02"), ("m", "w")],
             [("TAGS", "U")], [("KEYS", "k")], [("DELAY", "3")], [("TIMER_DELIVER_MS", "7")], [("TRAN_MSG", "true")],
+            [("INNER_NUM", "2")], [("__LITE_TOPIC", "a b")],
             [(f"n{number}", "v" * 100) for number in range(400)]]}
     valid = {
         "topic": ["t"], "body": [b"\x01 \x02"], "queueId": [None, 0, 7], "tags": ["T G", None, ""],

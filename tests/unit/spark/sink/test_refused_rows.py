@@ -1,0 +1,84 @@
+"""A row that the broker refuses for good is refused before the manifest of its batch.
+
+A manifest names the rows of a batch for all tries, so a batch with such a row would never be sent.
+"""
+
+import json
+import time
+
+import pytest
+
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import MessageIllegalError
+from tailrace.formats import names
+from tailrace.node.topic_config import SYSTEM_TOPICS
+from tailrace.pytest_plugin import SMALL_FILES, TailraceBroker
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from tailrace.spark.sink.commit import commit_batch, stage
+from tailrace.spark.sink.options import parse_write_options
+from tailrace.spark.sink.publish import Publisher
+from tailrace.spark.sink.rows import STAGED_SCHEMA, staged
+
+FILES = OsFileSystem()
+BODY, SEGMENT, DELAY_S = 100_000, 400_000, 3600
+pytestmark = pytest.mark.slow  # a broker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """A broker with low limits."""
+    made = TailraceBroker(tmp_path_factory.mktemp("limits") / "store", settings={
+        **SMALL_FILES, "maxMessageSize": BODY, "mappedFileSizeCommitLog": SEGMENT, "timerMaxDelaySec": DELAY_S})
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def sink(broker, tmp_path):
+    """A function that stages rows of the topic of this test, and sends them as batch 0: the number of messages."""
+    (tmp_path / "metadata").write_text(json.dumps({"id": "query"}))
+    options = parse_write_options(
+        {"broker": broker.broker, "checkpointLocation": str(tmp_path), "topic": tmp_path.name[:100]},
+        StructType([StructField("body", BinaryType())]), stream=True, overwrite=False)
+    manifest = tmp_path / "tailrace-sink" / "0.json"
+
+    def send(rows, connect=Publisher):
+        made = pa.RecordBatch.from_pylist([{"body": b"b", **row} for row in rows], schema=STAGED_SCHEMA)
+        sent = commit_batch(
+            FILES, options, 0, [stage(FILES, options, 0, 0, "0", iter([made]))], time.sleep, connect=connect)
+        with Publisher(options, time.sleep) as publisher:
+            assert publisher.last_number("query/0/", json.loads(manifest.read_text())["starts"]) == len(rows) - 1
+        return sent
+
+    return send
+
+
+def are_staged(rows):
+    """Whether a task accepts rows."""
+    try:
+        staged(pa.RecordBatch.from_pylist(rows, schema=STAGED_SCHEMA), "")
+    except MessageIllegalError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_a_topic_or_property_with_a_meaning_is_refused_by_its_task_or_sent(sink, tmp_path, together):
+    """In a request of one message, and in one of several: brokers have other rules for them."""
+    known = sorted({text for name, text in vars(names).items() if name.isupper() and isinstance(text, str)})
+    values = ("1", "-1", "x", "a,b", "a b", "%LMQ%q", "%RETRY%g", "true")
+    own = [
+        {"properties": [(name, value)]} for name in known if name.isascii() and name.isprintable() for value in values]
+    named = [{"topic": one} for one in (*known, *sorted(SYSTEM_TOPICS), "%RETRY%g", "%DLQ%g", "%LMQ%q", "%LMQ%$p$l")]
+    rows = [
+        [{"topic": f"{tmp_path.name[:100]}-{number % 9}", "body": b"b", **row}] * together
+        for number, row in enumerate(own + named)]
+    sent = [row for row in rows if are_staged(row)]
+    assert len(rows) > len(sent) > 300
+    assert sink([row for part in sent for row in part]) == len(sent) * together
