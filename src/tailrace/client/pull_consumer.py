@@ -40,6 +40,7 @@ from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import QueryMessageRequestHeader
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, MessageExt
+from tailrace.properties import parse_properties
 from tailrace.remoting.tls import TlsOptions, options_of
 
 __all__ = ["AsyncPullConsumer", "PullConsumer", "PullResult"]
@@ -358,12 +359,19 @@ class AsyncPullConsumer:
 
     async def runtime_info(self, topic: str) -> dict[str, dict[str, str]]:
         """Return the figures of every broker that has a topic, as administration tools read them."""
-        found = {}
-        for name, address in (await self._share.instance.routes.of(topic)).addresses.items():
-            answer = await self._share.instance.remoting.ask(
-                address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_ms=self._timeout_ms)
-            found[name] = dict(fastjson.loads(answer.body)["table"])
-        return found
+        answers = await self._of_brokers(topic, RequestCode.GET_BROKER_RUNTIME_INFO)
+        return {name: dict(fastjson.loads(body)["table"]) for name, body in answers.items()}
+
+    async def broker_settings(self, topic: str) -> dict[str, dict[str, str]]:
+        """Return the settings of every broker that has a topic, or creates it in a send, by the broker's name."""
+        answers = await self._of_brokers(topic, RequestCode.GET_BROKER_CONFIG, for_write=True)
+        return {name: parse_properties(body.decode(errors="replace")) for name, body in answers.items()}
+
+    async def _of_brokers(self, topic: str, code: RequestCode, *, for_write: bool = False) -> dict[str, bytes]:
+        instance = self._share.instance
+        return {
+            name: (await instance.remoting.ask(address, code, timeout_ms=self._timeout_ms)).body
+            for name, address in (await instance.routes.of(topic, for_write=for_write)).addresses.items()}
 
 
 @final
@@ -484,6 +492,7 @@ class PullConsumer:
     commit = blocking(AsyncPullConsumer.commit)
     query = blocking(AsyncPullConsumer.query)
     runtime_info = blocking(AsyncPullConsumer.runtime_info)
+    broker_settings = blocking(AsyncPullConsumer.broker_settings)
 
     def messages(
         self, topic: str, *, start: Begin = "committed", tags: str = "*", sql: str = "",

@@ -56,6 +56,11 @@ class StateFile(Generic[T]):
         data = msgspec.json.encode(value)
         replace_file(self._file_system, self._path, _checksum(data) + data[1:])
 
+    def remove(self) -> None:
+        """Remove the file; durable on return. Raises OSError or FatalStorageError."""
+        self._file_system.remove(self._path)
+        self._file_system.sync_dir(self._path.rpartition("/")[0])
+
 
 def _checksum(data: bytes) -> bytes:
     return b'{"checksum":"%08x",' % isal_zlib.crc32(data)

@@ -11,6 +11,10 @@ manifest, it uses the files of the manifest, not those that tasks have staged th
 same messages. It searches the log for the last message that the earlier try has sent. A batch that is marked is
 not sent again.
 
+A broker may refuse a message in each try. So nothing is written for a batch with a message over the limits of its
+brokers, and the manifest is removed again if another message is refused before one of the batch is stored. A query
+that is corrected then stages other rows.
+
 One process at a time sends for a checkpoint (``_lock``), because the Python process of a driver may continue for a
 while after the JVM of the driver is killed.
 """
@@ -31,6 +35,7 @@ from tailrace.env.state_file import StateFile
 from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import CorruptionError, StoreError, StoreLockedError
 from tailrace.formats.filenames import is_number
+from tailrace.spark.sink.limits import Need, joined, needs_of
 from tailrace.spark.sink.options import WriteOptions
 from tailrace.spark.sink.publish import Numbered, Publisher, Sleep, Starts, publish
 from tailrace.spark.sink.rows import STAGED_SCHEMA, messages_of, staged
@@ -51,7 +56,7 @@ class StagedFile:
     partition: int
     rows: int
     sha256: str
-    topics: tuple[str, ...]
+    needs: tuple[Need, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +76,11 @@ def stage(
 ) -> StagedFile:
     """Write the rows of a task. Raises MessageIllegalError for a row that is not a valid message."""
     sink = pa.BufferOutputStream()
-    count, topics = 0, set()
+    count, needs = 0, list[Need]()
     with pa.ipc.new_file(sink, STAGED_SCHEMA) as writer:
         for one in rows:
             made = staged(one, options.topic)
-            topics.update(made.column(0).unique().to_pylist())
+            needs += needs_of(made)
             writer.write_batch(made)
             count += made.num_rows
     data = sink.getvalue().to_pybytes()
@@ -83,8 +88,7 @@ def stage(
     target = f"{options.checkpoint}/{path}"
     file_system.makedirs(target.rpartition("/")[0])
     replace_file(file_system, target, data)
-    return StagedFile(
-        path, partition, count, hashlib.sha256(data).hexdigest(), tuple(sorted(topics)))
+    return StagedFile(path, partition, count, hashlib.sha256(data).hexdigest(), joined(needs))
 
 
 def discard(file_system: FileSystem, options: WriteOptions, files: Sequence[StagedFile], batch: int) -> None:
@@ -169,10 +173,11 @@ def _commit(
     if manifest is None:
         ordered = tuple(sorted(files, key=lambda one: one.partition))
         starts: Starts = {}
-        if topics := sorted({topic for one in ordered for topic in one.topics}):
+        if needs := joined(need for one in ordered for need in one.needs):
             with connect(options, sleep) as publisher:
-                starts = publisher.starts(topics)
-        manifest = BatchManifest(query, batch, ordered, starts, sent=not topics)
+                publisher.refuse(needs)
+                starts = publisher.starts([one.topic for one in needs])
+        manifest = BatchManifest(query, batch, ordered, starts, sent=not needs)
         file.write(manifest)
     elif manifest.query != query:
         raise StoreError(
@@ -182,7 +187,7 @@ def _commit(
         prefix = f"{query}/{batch}/"
         sent = publish(
             options, lambda first: _numbered(file_system, checkpoint, manifest, prefix, first),
-            prefix, manifest.starts, sleep, begun=begun, connect=connect)
+            prefix, manifest.starts, sleep, begun=begun, refused=file.remove, connect=connect)
         file.write(replace(manifest, sent=True))
     _clean(file_system, checkpoint, batch)
     return sent
@@ -207,8 +212,8 @@ def _numbered(
                 end = number + batch.num_rows
                 if end > first:
                     begin = max(number, first)
-                    for message, queue_id in messages_of(batch.slice(begin - number), prefix, begin):
-                        yield begin, message, queue_id
+                    for made in messages_of(batch.slice(begin - number), prefix, begin):
+                        yield begin, *made
                         begin += 1
                 number = end
 

@@ -16,12 +16,15 @@ from typing import Final, Protocol, Self
 from tailrace import events
 from tailrace.client import Producer, PullConsumer
 from tailrace.client.routes import MessageQueue
+from tailrace.env.clock import SystemClock
 from tailrace.env.read_ahead import read_ahead
-from tailrace.errors import RemotingCommandError, RemotingError
+from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingError, StoreError
 from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
 from tailrace.model import Message, MessageExt
+from tailrace.spark.sink import limits
+from tailrace.spark.sink.limits import Need
 from tailrace.spark.sink.options import WriteOptions
 from tailrace.spark.sink.rows import TXN
 from tailrace.store.record_rules import HONOURED_ALONE
@@ -32,6 +35,8 @@ _log = get_logger(__name__)
 _ROWS: Final = 1024
 _BYTES: Final = 1 << 20
 """Messages and bytes of a request at most. A broker refuses a request that is longer than its ``maxMessageSize``."""
+_OF_MESSAGE: Final = 512
+"""Bytes that a message takes at most in a request or a segment beside its body and the properties of its row."""
 _AHEAD: Final = 2
 """Requests that are made while another one is on its way."""
 _PULL: Final = 256
@@ -42,7 +47,8 @@ _PASSING: Final = frozenset({
     ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 Starts = dict[str, dict[str, int]]
 """Ends of queues before anything was sent: {topic: {"broker/queueId": offset}}."""
-Numbered = tuple[int, Message, int | None]
+Numbered = tuple[int, Message, int | None, int]
+"""Number, message, queue or None, and the bytes of body and properties."""
 
 
 class Sleep(Protocol):
@@ -61,16 +67,23 @@ class Request:
     messages: tuple[Message, ...]
     queue_id: int | None
 
+    def halves(self) -> tuple[Request, Request]:
+        """Return two requests for the same messages, of which there are several."""
+        middle = len(self.messages) // 2
+        return (
+            Request(self.first, self.messages[:middle], self.queue_id),
+            Request(self.first + middle, self.messages[middle:], self.queue_id))
+
 
 def requests_of(numbered: Iterable[Numbered]) -> Iterator[Request]:
     """Group messages into requests, in their order. A message that a batch cannot honour is sent alone."""
     held: list[Message] = []
     first, size = 0, 0
     where: tuple[str, int | None, bool] | None = None
-    for number, message, queue_id in numbered:
+    for number, message, queue_id, bytes_of_row in numbered:
         alone = message.deliver_at is not None or not HONOURED_ALONE.isdisjoint(message.properties)
         place = message.topic, queue_id, alone
-        length = len(message.body) + 512
+        length = bytes_of_row + _OF_MESSAGE
         if held and (place != where or place[2] or len(held) == _ROWS or size + length > _BYTES):
             yield Request(first, tuple(held), where[1] if where else None)
             held, size = [], 0
@@ -107,11 +120,29 @@ class Publisher:
         self._producer.close()
 
     def send(self, request: Request) -> None:
-        """Send a request and wait until it is stored. Raises RemotingError."""
-        if len(request.messages) > 1:
-            self._producer.send_batch(request.messages, queue_id=request.queue_id)
-        else:
+        """Send a request and wait until it is stored. Raises RemotingError.
+
+        If the broker refuses several messages, their halves are sent: the request may be too long for its
+        ``maxMessageSize`` or its segments. So the last refusal is that of one message.
+        """
+        if len(request.messages) == 1:
             self._producer.send(request.messages[0], queue_id=request.queue_id)
+            return
+        try:
+            self._producer.send_batch(request.messages, queue_id=request.queue_id)
+        except RemotingCommandError as error:
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            for half in request.halves():
+                self.send(half)
+
+    def refuse(self, needs: Iterable[Need]) -> None:
+        """Raise MessageIllegalError if a broker would refuse a message in each try."""
+        for need in needs:
+            queues = self._producer.queues(need.topic)
+            limits.refuse(
+                need, 1 + max((one.queue_id for one in queues), default=-1),
+                self._consumer.broker_settings(need.topic), SystemClock().now_ms())
 
     def starts(self, topics: Sequence[str]) -> Starts:
         """Return the present ends of the queues of some topics and of the timer queue."""
@@ -167,25 +198,37 @@ class Publisher:
 
 def publish(
     options: WriteOptions, numbered: Callable[[int], Iterable[Numbered]], prefix: str,
-    starts: Starts, sleep: Sleep, *, begun: bool,
+    starts: Starts, sleep: Sleep, *, begun: bool, refused: Callable[[], None],
     connect: Callable[[WriteOptions, Sleep], Publisher] = Publisher,
 ) -> int:
     """Send the messages of a batch that the log does not have. Return the number of messages sent.
 
     ``numbered`` returns messages from a number onwards. ``begun`` is True if an earlier try may have sent
-    some. Raises RemotingError if the broker cannot be reached or refuses a message; the next try then neither loses
-    nor repeats a message.
+    some. ``refused`` is called if the broker refuses a message and has stored none of the batch. Raises
+    RemotingError if the broker cannot be reached or refuses a message, or MessageIllegalError; the next try then
+    neither loses nor repeats a message.
     """
     with connect(options, sleep) as publisher:
         first = publisher.last_number(prefix, starts) + 1 if begun else 0
         if first:
             events.GOES_ON_WITH_A_BATCH.log(_log, txn=prefix, first=first)
         sent = 0
-        with closing(read_ahead(requests_of(numbered(first)), _AHEAD)) as requests:
-            for request in requests:
-                _send_surely(publisher, request, options, prefix, starts, sleep)
-                sent += len(request.messages)
+        try:
+            with closing(read_ahead(requests_of(numbered(first)), _AHEAD)) as requests:
+                for request in requests:
+                    _send_surely(publisher, request, options, prefix, starts, sleep)
+                    sent += len(request.messages)
+        except (MessageIllegalError, RemotingCommandError) as error:
+            if not _is_passing(error) and publisher.last_number(prefix, starts) < 0:
+                refused()
+            raise
         return sent
+
+
+def _is_passing(error: StoreError) -> bool:
+    """Return whether the same request may be stored later without a change of the broker."""
+    return not isinstance(error, MessageIllegalError) and (
+        not isinstance(error, RemotingCommandError) or error.code in _PASSING)
 
 
 def _send_surely(
@@ -199,8 +242,7 @@ def _send_surely(
             publisher.send(request)
             return
         except RemotingError as error:
-            refused = isinstance(error, RemotingCommandError) and error.code not in _PASSING
-            if refused or tries == _SENDS:
+            if not _is_passing(error) or tries == _SENDS:
                 raise
             sleep(options.timeout_ms * tries / 1000)
             known = publisher.last_number(prefix, starts)

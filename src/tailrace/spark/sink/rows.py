@@ -1,4 +1,7 @@
-"""Rows in the form of staging. They are checked before, so that the broker refuses no message later."""
+"""Rows in the form of staging. They are checked before, so that the broker refuses no message later.
+
+A task applies the rules for which it needs no broker. For the limits of a broker see ``limits``.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tailrace.errors import MessageIllegalError
 from tailrace.formats import names as N
@@ -144,16 +148,35 @@ def _check(row: dict[str, Any]) -> None:
             "transactions") from error
 
 
-def messages_of(batch: pa.RecordBatch, txn: str = "", first: int = 0) -> Iterator[tuple[Message, int | None]]:
-    """Yield (message, queue or None) of every staged row.
+def messages_of(batch: pa.RecordBatch, txn: str = "", first: int = 0) -> Iterator[tuple[Message, int | None, int]]:
+    """Yield (message, queue or None, bytes of its body and properties) of every staged row.
 
-    If ``txn`` is given, each message has it in the property ``TXN``, with a number that counts from ``first``.
+    If ``txn`` is given, each message has it in the property ``TXN``, with a number that counts from ``first``. The
+    bytes are without those that a send adds.
     """
-    columns = (batch.column(field.name).to_pylist() for field in STAGED_SCHEMA)
-    for number, (topic, tags, keys, pairs, body, deliver_at, queue_id) in enumerate(zip(*columns, strict=True), first):
+    columns = [batch.column(field.name).to_pylist() for field in STAGED_SCHEMA]
+    rows = zip(*columns, _sizes(batch).tolist(), strict=True)
+    for number, (topic, tags, keys, pairs, body, deliver_at, queue_id, size) in enumerate(rows, first):
         properties = dict(pairs or ())
         if txn:
             properties[TXN] = f"{txn}{number}"
         yield Message(
             topic=topic, body=body, tags=tags or None, keys=keys or (), properties=properties,
-            deliver_at=deliver_at), queue_id
+            deliver_at=deliver_at), queue_id, size
+
+
+def _sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the bytes of each row as a message, with a separator for each key, and two for each property."""
+    keys, pairs = batch["keys"], batch["properties"]
+    return (
+        _lengths(batch["body"]) + _lengths(batch["tags"]) + _sums(keys, _lengths(keys.values) + 1)
+        + _sums(pairs, _lengths(pairs.keys) + _lengths(pairs.items) + 2))
+
+
+def _lengths(column: pa.Array) -> NDArray[np.int64]:
+    return np.asarray(pc.fill_null(pc.binary_length(column), 0), np.int64)
+
+
+def _sums(column: pa.ListArray | pa.MapArray, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sum of the lengths of the entries of each row."""
+    return np.diff(np.concatenate(([0], np.cumsum(lengths)))[column.offsets.to_numpy()])

@@ -55,8 +55,8 @@ class TailraceBatchWriter(Portable, DataSourceArrowWriter):
         """Send the rows of a task. Raises if a row is not a valid message or the broker refuses it."""
         def numbered() -> Iterator[Numbered]:
             for batch in iterator:
-                for message, queue_id in messages_of(staged(batch, self._options.topic)):
-                    yield 0, message, queue_id
+                for made in messages_of(staged(batch, self._options.topic)):
+                    yield 0, *made
 
         with Publisher(self._options, _wait) as publisher:
             for request in requests_of(numbered()):

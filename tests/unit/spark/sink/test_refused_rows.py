@@ -1,4 +1,4 @@
-"""A row that the broker refuses for good is refused before the manifest of its batch.
+"""A row that the broker refuses for good is refused before the manifest of its batch, or the batch is staged again.
 
 A manifest names the rows of a batch for all tries, so a batch with such a row would never be sent.
 """
@@ -8,8 +8,9 @@ import time
 
 import pytest
 
+from tailrace.client import Producer
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import MessageIllegalError
+from tailrace.errors import MessageIllegalError, RemotingCommandError
 from tailrace.formats import names
 from tailrace.node.topic_config import SYSTEM_TOPICS
 from tailrace.pytest_plugin import SMALL_FILES, TailraceBroker
@@ -21,8 +22,8 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tailrace.spark.sink.commit import commit_batch, stage
 from tailrace.spark.sink.options import parse_write_options
-from tailrace.spark.sink.publish import Publisher
-from tailrace.spark.sink.rows import STAGED_SCHEMA, staged
+from tailrace.spark.sink.publish import Publisher, requests_of
+from tailrace.spark.sink.rows import STAGED_SCHEMA, messages_of, staged
 
 FILES = OsFileSystem()
 BODY, SEGMENT, DELAY_S = 100_000, 400_000, 3600
@@ -56,6 +57,7 @@ def sink(broker, tmp_path):
             assert publisher.last_number("query/0/", json.loads(manifest.read_text())["starts"]) == len(rows) - 1
         return sent
 
+    send.manifest = manifest
     return send
 
 
@@ -82,3 +84,52 @@ def test_a_topic_or_property_with_a_meaning_is_refused_by_its_task_or_sent(sink,
     sent = [row for row in rows if are_staged(row)]
     assert len(rows) > len(sent) > 300
     assert sink([row for part in sent for row in part]) == len(sent) * together
+
+
+@pytest.mark.parametrize(("row", "match"), [
+    ({"body": bytes(BODY + 1)}, f"body: .* {BODY + 1} bytes, .* {BODY} "),
+    ({"queueId": 8}, "queueId: 8, topic .* has 4 writable queues"),
+    ({"deliverAt": int(time.time() * 1000) + (DELAY_S + 600) * 1000}, f"deliverAt: .*timerMaxDelaySec={DELAY_S}"),
+])
+def test_a_row_over_a_limit_of_the_broker_is_refused_before_the_manifest(sink, row, match):
+    with pytest.raises(MessageIllegalError, match=match):
+        sink([{}] * 3 + [row])
+    assert not sink.manifest.exists()
+    assert sink([{}] * 4) == 4
+
+
+@pytest.mark.parametrize("rows", [
+    [{"body": bytes(BODY)}] * 3, [{"body": bytes(1000)}] * 300, [{"properties": [("n", "v" * 20_000)]}] * 40,
+    [{"properties": [("n", "\u20ac" * 6_000)]}] * 40, [{"keys": ["k" * 10_000]}, {"tags": "t" * 10_000}] * 20,
+    [{"queueId": 3, "deliverAt": int(time.time() * 1000) + (DELAY_S - 600) * 1000}],
+])
+def test_rows_within_the_limits_are_sent_however_many_there_are(sink, rows):
+    assert sink(rows) == len(rows)
+
+
+def test_long_properties_fit_a_request_of_a_broker_with_the_usual_limits():
+    """4 MiB: a request of 1,024 such rows would have 20."""
+    row = {"topic": "t", "body": b"b", "properties": [("n", "v" * 20_000)]}
+    made = staged(pa.RecordBatch.from_pylist([row] * 300, schema=STAGED_SCHEMA), "")
+    requests = list(requests_of((number, *one) for number, one in enumerate(messages_of(made.slice(10)))))
+    assert 6 <= len(requests) < 10
+    assert sum(len(one.messages) for one in requests) == 290
+
+
+def test_a_batch_that_is_refused_before_anything_is_stored_is_staged_again(broker, sink):
+    """The query can be corrected, and gives other rows for the batch."""
+    with Producer(broker=broker.broker) as producer:
+        producer.create_topic("compacted", 1, {"cleanup.policy": "COMPACTION"})
+    with pytest.raises(RemotingCommandError, match="key is missing"):
+        sink([{"topic": "compacted"}] * 3)
+    assert not sink.manifest.exists()
+    assert sink([{"topic": "compacted", "keys": ["k"]}] * 2) == 2
+
+
+def test_a_batch_that_is_refused_later_keeps_its_rows(broker, sink):
+    """A part of them is stored, under their numbers."""
+    with Producer(broker=broker.broker) as producer:
+        producer.create_topic("compacted-later", 1, {"cleanup.policy": "COMPACTION"})
+    with pytest.raises(RemotingCommandError, match="key is missing"):
+        sink([{}, {"topic": "compacted-later"}])
+    assert sink.manifest.exists()

@@ -233,7 +233,7 @@ def test_columns_become_a_message(broker, tmp_path):
                  pa.timestamp("us", tz="UTC")),
     ], names=["topic", "body", "tags", "keys", "properties", "queueId", "deliverAt"])
     file = stage(FILES, made, 0, 0, "0", iter([batch]))
-    assert (file.rows, file.topics) == (2, ("other", "whole-message"))
+    assert (file.rows, [one.topic for one in file.needs]) == (2, ["other", "whole-message"])
     commit_batch(FILES, made, 0, [file], wait)
     with PullConsumer(broker=broker.broker) as consumer:
         message, = consumer.messages("whole-message", follow=False)
@@ -320,6 +320,17 @@ def test_a_batch_that_was_sent_in_part_goes_on_inside_of_a_row_group(broker, tmp
         commit_batch(FILES, made, 3, parts, wait, connect=Dying)
     assert commit_batch(FILES, made, 3, parts, wait) == 13
     assert stored(broker, "groups") == [(3, n, n) for n in range(20)]
+
+
+def test_a_batch_that_an_earlier_release_has_begun_is_sent(broker, tmp_path):
+    made = options(broker, tmp_path / "c")
+    part, = staged(made, 0, [rows("earlier", 0, 3)])
+    (tmp_path / "c" / "tailrace-sink" / "0.json").write_text(json.dumps({
+        "query": QUERY, "batch": 0, "files": [{
+            "path": part.path, "partition": 0, "rows": 3, "sha256": part.sha256, "topics": ["earlier"]}],
+        "starts": {}, "sent": False}))
+    assert commit_batch(FILES, made, 0, staged(made, 0, [rows("earlier", 0, 9)], "1"), wait) == 3
+    assert stored(broker, "earlier") == [(0, n, n) for n in range(3)]
 
 
 def test_what_an_abort_may_remove(broker, tmp_path, killed):
