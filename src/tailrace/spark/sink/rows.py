@@ -52,6 +52,8 @@ def staged(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
     for field in STAGED_SCHEMA:
         place = batch.schema.get_field_index(field.name)
         column = pa.nulls(batch.num_rows, field.type) if place < 0 else batch.column(place)
+        if field.name != "body":
+            _check_texts(field.name, column)
         if field.name == "topic" and topic:
             column = column.fill_null(topic)
         elif field.name == "keys" and pa.types.is_string(column.type):
@@ -66,6 +68,14 @@ def staged(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
         for row in made.to_pylist():
             _check(row)
     return made
+
+
+def _check_texts(name: str, column: pa.Array) -> None:
+    """Raise MessageIllegalError if a text of a column is not UTF-8: a string of Spark may hold any bytes."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise MessageIllegalError(name, f"cannot be stored as UTF-8: {error}") from None
 
 
 def are_messages(made: pa.RecordBatch) -> bool:

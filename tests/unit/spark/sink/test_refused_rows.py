@@ -86,6 +86,24 @@ def test_a_topic_or_property_with_a_meaning_is_refused_by_its_task_or_sent(sink,
     assert sink([row for part in sent for row in part]) == len(sent) * together
 
 
+@pytest.mark.parametrize("column", STAGED_SCHEMA.names[:5])
+def test_a_text_that_is_not_utf_8_is_refused_by_its_task(column):
+    """Spark makes such strings of binary values. A body may have any bytes."""
+    texts = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    one = pa.array([0, 1], pa.int32())
+    made = {
+        "keys": [texts, pa.ListArray.from_arrays(one, texts)],
+        "properties": [pa.MapArray.from_arrays(one, texts, texts)]}.get(column, [texts])
+    for value in made:
+        columns = {"topic": pa.array(["t"]), "body": pa.array([b"b"]), column: value}
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+        if column == "body":
+            assert staged(batch, "")["body"].to_pylist() == [b"\xff"]
+            continue
+        with pytest.raises(MessageIllegalError, match=f"{column}: cannot be stored as UTF-8"):
+            staged(batch, "")
+
+
 @pytest.mark.parametrize(("row", "match"), [
     ({"body": bytes(BODY + 1)}, f"body: .* {BODY + 1} bytes, .* {BODY} "),
     ({"queueId": 8}, "queueId: 8, topic .* has 4 writable queues"),
