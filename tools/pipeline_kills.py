@@ -35,7 +35,7 @@ from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions, local_runner
 from tailrace.spark.archive.verification import restored
 from tailrace.spark.sink.commit import commit_batch, stage
 from tailrace.spark.sink.options import parse_write_options
-from tailrace.spark.sink.rows import TXN
+from tailrace.spark.sink.requests import TXN
 from tailrace.store.archive_manifest import list_manifests, read_manifest
 from tailrace.store.archive_store import PosixArchive
 

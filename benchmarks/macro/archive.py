@@ -60,7 +60,7 @@ from tailrace.spark.lake.upkeep import compact
 from tailrace.spark.session import local_session
 from tailrace.spark.sink.commit import StagedFile, commit_batch, stage
 from tailrace.spark.sink.options import WriteOptions
-from tailrace.spark.sink.rows import TXN
+from tailrace.spark.sink.requests import TXN
 from tailrace.spark.source.archive_scan import plan_archive
 from tailrace.spark.source.options import parse_options
 from tailrace.spark.source.schema import column_names

@@ -280,11 +280,14 @@ def test_quick_properties_are_those_of_the_long_way(tags, keys, number):
             assert quickly == expected
 
 
-def columns_of(module, rows):
+def joined_by(module, parts):
+    lengths = np.array([len(part) for part in parts], np.int64)
+    return module.Texts(np.cumsum(lengths) - lengths, lengths, b"".join(parts))
+
+
+def columns_of(module, rows, *counter):
     def joined(parts):
-        raw = [part.encode() for part in parts]
-        lengths = np.array([len(part) for part in raw], np.int64)
-        return module.Texts(np.cumsum(lengths) - lengths, lengths, b"".join(raw))
+        return joined_by(module, [part.encode() for part in parts])
 
     def runs(lists):
         counts = np.array([len(one) for one in lists], np.int64)
@@ -299,7 +302,7 @@ def columns_of(module, rows):
          joined([v for one in maps for v in one.values()])),
         np.array([row[3] for row in rows], np.int64))
     out, ends, kinds = np.zeros(1 << 16, np.uint8), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8)
-    found = columns.encode(b"P" * 20, out, ends, kinds)
+    found = columns.encode(b"P" * 20, out, ends, kinds, *counter)
     done = found[0]
     return found, ends[:done].tolist(), kinds[:done].tolist(), bytes(out[: ends[done - 1] if done else 0])
 
@@ -326,8 +329,47 @@ def test_properties_of_rows_are_those_of_messages(rows):
             return
         assert n < done
         assert data[ends[n - 1] if n else 0 : ends[n]] == expected
-        assert kinds[n] == kernels.properties.kind_and_key(expected)[0] & (C.WAITS | C.LMQ)
+        assert kinds[n] == kernels.properties.kind_and_key(expected)[0] & C.ALONE
     assert not why
+
+
+@quick
+@given(
+    st.lists(st.dictionaries(words | st.just("n"), words, max_size=3), min_size=1, max_size=5), st.integers(0, 1 << 62))
+def test_rows_get_a_counter_in_the_place_of_their_own(rows, number):
+    rows = [("", [], {**row, **({"n": "v"} if place == 1 else {})}, 5) for place, row in enumerate(rows)]
+    one, other = (columns_of(module, rows, b"n", b"a/", number) for module in TABLES)
+    assert one == other
+    (done, why), ends, _, data = one
+    assert (done, why) == (len(rows), 0)
+    for place, (_, _, properties, _) in enumerate(rows):
+        message = Message(
+            topic="T", body=b"", deliver_at=5,
+            properties={**{name: properties[name] for name in properties if name != "n"}, "n": f"a/{number + place}"})
+        assert data[ends[place - 1] if place else 0 : ends[place]] == message_properties(
+            message, f"{'P' * 20}{place:012X}")
+
+
+@quick
+@given(st.lists(st.tuples(st.binary(max_size=300), stored), min_size=1, max_size=12), st.data())
+def test_rows_of_columns_are_the_items_of_a_batch(rows, data):
+    first = data.draw(st.integers(0, len(rows)))
+    until = data.draw(st.integers(first, len(rows)))
+    expected = encode_batch((0, *row) for row in rows[first:until])
+    for module in TABLES:
+        bodies, properties = (joined_by(module, column) for column in zip(*rows, strict=True))
+        out = np.full(len(expected) + 1, 7, np.uint8)
+        assert module.put_items(first, until, bodies, properties, out) == len(expected)
+        assert out.tobytes() == expected + b"\x07"
+        if expected:
+            with pytest.raises(ValueError, match="for a buffer of"):
+                module.put_items(first, until, bodies, properties, out[: len(expected) - 1])
+        for wrong in ((-1, until), (until + 1, until), (first, len(rows) + 1)):
+            with pytest.raises(ValueError, match="rows"):
+                module.put_items(*wrong, bodies, properties, out)
+        long = joined_by(module, [bytes(32_768)])
+        with pytest.raises(ValueError, match="bytes of properties"):
+            module.put_items(0, 1, bodies, long, np.zeros(40_000, np.uint8))
 
 
 @pytest.mark.parametrize("module", TABLES, ids=["interpreted", "imported"])

@@ -258,22 +258,37 @@ class AsyncProducer:
         return ""
 
     async def _send_items(self, key: BatchKey, items: list[BatchItem]) -> SendResult:
-        message = Message(topic=key.topic, body=b"")
         if len(items) == 1:
             one = items[0]
-            header = self._sender.header_of(key.topic, one.flag, one.properties.decode())
-            return await self._sender.send(
-                RequestCode.SEND_MESSAGE_V2, message, header, one.body, one.unique_key, key.queue_id, None)
-        return await self._send_together(message, items, key.queue_id)
+            return await self._send_encoded(
+                key.topic, one.body, one.properties, key.queue_id, one.unique_key, one.flag)
+        return await self._send_together(key.topic, items, key.queue_id)
 
     async def _send_together(
-        self, first: Message, items: Sequence[BatchItem], queue_id: int | None
+        self, topic: str, items: Sequence[BatchItem], queue_id: int | None
     ) -> SendResult:
-        header = self._sender.header_of(first.topic, 0, "")
-        header.batch = True
+        return await self._send_encoded(
+            topic, encode_batch(item[:3] for item in items), None, queue_id,
+            ",".join(item.unique_key for item in items))
+
+    async def send_encoded(
+        self, topic: str, body: bytes, properties: bytes | None = None, *, queue_id: int | None = None
+    ) -> SendResult:
+        """Send a message that is encoded already: its body and stored properties, or the body of a batch request.
+
+        They are not checked. ``msg_id`` of the result is empty. There is neither a trace nor telemetry.
+        """
+        return await self._send_encoded(topic, body, properties, queue_id)
+
+    async def _send_encoded(
+        self, topic: str, body: bytes, properties: bytes | None, queue_id: int | None, unique_key: str = "",
+        flag: int = 0,
+    ) -> SendResult:
+        header = self._sender.header_of(topic, flag, (properties or b"").decode())
+        header.batch = properties is None
+        code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
         return await self._sender.send(
-            RequestCode.SEND_BATCH_MESSAGE, first, header, encode_batch(item[:3] for item in items),
-            ",".join(item.unique_key for item in items), queue_id, None)
+            code, Message(topic=topic, body=b""), header, body, unique_key, queue_id, None)
 
     async def recall(self, topic: str, recall_handle: str) -> str:
         """Delete a timer message before it is due, by the ``recall_handle`` of its `SendResult`.
@@ -438,7 +453,7 @@ class AsyncProducer:
             unique_key, properties = self._sender.properties(message)
             items.append(BatchItem(message.flag, message.body, properties, unique_key))
         began_ms = self._clock.now_ms()
-        result = await self._send_together(messages[0], items, queue_id)
+        result = await self._send_together(topic, items, queue_id)
         if self._trace is not None:
             ids = result.offset_msg_id.split(",")
             for number, (message, item) in enumerate(zip(messages, items, strict=True)):
@@ -547,6 +562,7 @@ class Producer:
     reply = blocking(AsyncProducer.reply)
     recall = blocking(AsyncProducer.recall)
     send_batch = blocking(AsyncProducer.send_batch)
+    send_encoded = blocking(AsyncProducer.send_encoded)
     send_oneway = blocking(AsyncProducer.send_oneway)
     queues = blocking(AsyncProducer.queues)
     create_topic = blocking(AsyncProducer.create_topic)

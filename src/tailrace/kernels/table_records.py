@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Make records of the rows of a table: the stored properties of all rows first, then the records.
+"""Make records, or the body of a batch request, of the rows of a table: first the stored properties of all rows.
 
 Texts are three arrays: the start and the length of each text (int64), and the bytes of all texts. A list
 is the index of its first text and the number of its texts. Every place is checked against the length of
@@ -10,6 +10,7 @@ import cython
 
 from tailrace.kernels.shared import constants as C
 from tailrace.kernels.shared import layouts as L
+from tailrace.kernels.shared.big_endian import put32
 from tailrace.kernels.shared.copying import copy_bytes, copy_object, pointer_to
 from tailrace.kernels.shared.crc32 import crc32, crc_at, use_crc32
 from tailrace.kernels.shared.names import mark_of
@@ -200,14 +201,17 @@ class PropertyColumns:
                 raise ValueError(f"{self.deliver_at.shape[0]} times for {count} rows")
 
     def encode(
-        self, prefix: bytes, out: cython.uchar[::1], ends: cython.longlong[::1], kinds: cython.uchar[::1]
+        self, prefix: bytes, out: cython.uchar[::1], ends: cython.longlong[::1], kinds: cython.uchar[::1],
+        counter: bytes = b"", start_of_counter: bytes = b"", number: cython.longlong = 0,
     ):
         """Write the stored properties of all rows to ``out``.
 
         Return (number of rows that were written, reason why the next row is refused, or 0). The
-        properties of row n end at ``ends[n]``. A row without a unique key gets ``prefix`` and its number.
-        ``kinds`` gets the flags WAITS and LMQ of each row. ``out`` must have room for all texts plus 120 bytes per
-        row and 2 per property.
+        properties of row n end at ``ends[n]``. A row without a unique key gets ``prefix`` and its number. With
+        ``counter`` each row gets the property of that name with the text ``start_of_counter`` and a number that
+        counts from ``number``; its own property of that name is left out.
+        ``kinds`` gets the flags of ALONE of each row. ``out`` must have room for all texts plus 120 bytes per
+        row and 2 per property, and per row for the property ``counter``.
         """
         n: cython.Py_ssize_t
         q: cython.Py_ssize_t = 0
@@ -216,6 +220,7 @@ class PropertyColumns:
         first: cython.Py_ssize_t
         why: cython.int
         unique: cython.bint
+        counts: cython.bint = len(counter) > 0
         has_tags: cython.bint
         has_keys: cython.bint
         names: Texts = self.names
@@ -242,15 +247,21 @@ class PropertyColumns:
                 for i in range(first, first + self.property_counts[n]):
                     if (has_tags and _is(names, i, b"TAGS")) or (has_keys and _is(names, i, b"KEYS")):
                         continue  # the columns for tags and keys are used instead
+                    if counts and _is(names, i, counter):
+                        continue
                     why = _why_no_property(names, self.values, first, i)
                     if why:
                         return n, why
                     if _is(names, i, b"UNIQ_KEY"):
                         unique = False
-                    kinds[n] |= _mark_of(names, i) & (C.WAITS | C.LMQ)
+                    kinds[n] |= _mark_of(names, i) & C.ALONE
                     q = _put_text(out, _put_text(out, q, names, i, 1), self.values, i, 2)
                     if q - start > L.MAX_PROPERTIES:
                         return n, C.REFUSED_TOO_LONG
+            if counts:
+                q = copy_object(out, q, counter)
+                out[q] = 1
+                q = _put_number(out, copy_object(out, q + 1, start_of_counter), number + n)
             if self._has_times and self.deliver_at[n] != _NO_TIME:
                 kinds[n] |= C.WAITS
                 q = _put_number(out, copy_object(out, q, b"TIMER_DELIVER_MS\x01"), self.deliver_at[n])
@@ -377,3 +388,38 @@ def put_rows(
             queue_offsets[queue] += 1
             p += size
     return until - first, p - pos
+
+
+def put_items(
+    first: cython.Py_ssize_t, until: cython.Py_ssize_t, bodies: Texts, properties: Texts, out: cython.uchar[::1],
+):
+    """Write rows [first, until) to ``out`` as the body of a batch request. Return its length.
+
+    Raises ValueError if ``out`` is too short.
+    """
+    n: cython.Py_ssize_t
+    p: cython.Py_ssize_t = 0
+    size: cython.longlong = 0
+    body: cython.longlong
+    props: cython.longlong
+    if not 0 <= first <= until <= min(bodies.count, properties.count):
+        raise ValueError(f"rows {first} to {until} of {bodies.count} and {properties.count}")
+    for n in range(first, until):
+        if properties._lengths[n] > L.MAX_PROPERTIES:
+            raise ValueError(f"row {n} has {properties._lengths[n]} bytes of properties")
+        size += L.ITEM_SIZE + 2 + bodies._lengths[n] + properties._lengths[n]
+    if size > len(out):
+        raise ValueError(f"{size} bytes for a buffer of {len(out)}")
+    for n in range(first, until):
+        body, props = bodies._lengths[n], properties._lengths[n]
+        size = L.ITEM_SIZE + 2 + body + props
+        put32(out, p, size)
+        put32(out, p + L.ITEM_AT_MAGIC, 0)
+        put32(out, p + L.ITEM_AT_BODY_CRC, 0)
+        put32(out, p + L.ITEM_AT_FLAG, 0)
+        put32(out, p + L.ITEM_AT_BODY_LENGTH, body)
+        p = copy_bytes(out, p + L.ITEM_SIZE, bodies._data, bodies._starts[n], body)
+        out[p] = props >> 8
+        out[p + 1] = props & 255
+        p = copy_bytes(out, p + 2, properties._data, properties._starts[n], props)
+    return p

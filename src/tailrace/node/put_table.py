@@ -23,6 +23,7 @@ from tailrace.node.table_columns import (
     illegal_row,
     joined,
     pieces_of,
+    stored_properties,
 )
 from tailrace.node.timers import Timers
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -32,19 +33,8 @@ __all__ = ["PutTableResult", "TablePut"]
 
 _RUN_BYTES: Final = 4 << 20
 """Size of bodies and properties in one append; other puts wait until it ends."""
-_PROPERTIES_A_ROW: Final = 120
 _LAST_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
-_WHY: Final = {
-    C.REFUSED_TAG_SEPARATOR: ("tags", "must not hold 0x01 or 0x02"),
-    C.REFUSED_KEY_EMPTY: ("keys", "a key is empty"),
-    C.REFUSED_KEY_BLANK: ("keys", "a key has a blank"),
-    C.REFUSED_KEY_SEPARATOR: ("keys", "a key must not hold 0x01 or 0x02"),
-    C.REFUSED_PROPERTY_EMPTY: ("properties", "name and value must not be empty"),
-    C.REFUSED_PROPERTY_SEPARATOR: ("properties", "name and value must not hold 0x01 or 0x02"),
-    C.REFUSED_PROPERTY_TWICE: ("properties", "a name is given twice"),
-    C.REFUSED_TOO_LONG: ("properties", "more than 32767 bytes together"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,29 +133,11 @@ class TablePut:
 
     def _properties(self, piece: Piece) -> tuple[Texts, Any]:
         """Return the stored properties of the rows, and the kind of each row (see the kernel)."""
-        room = piece.count * _PROPERTIES_A_ROW
-        if piece.tags is not None:
-            room += piece.tags.size
-        if piece.keys is not None:
-            room += piece.keys[2].size + piece.keys[2].count
-        if piece.properties is not None:
-            room += piece.properties[2].size + piece.properties[3].size + 2 * piece.properties[2].count
-        out = np.empty(room, np.uint8)
-        ends = np.zeros(piece.count, np.int64)
-        kinds = np.zeros(piece.count, np.uint8)
-        columns = table_records.PropertyColumns(
-            piece.count, piece.tags, piece.keys, piece.properties, piece.deliver_at)
-        prefix = f"{self._entropy.randrange(1 << 16):04X}{self._entropy.u64():016X}"  # of this piece
-        row, why = columns.encode(prefix.encode(), out, ends, kinds)
-        if why:
-            column, text = _WHY[why]
-            raise illegal_row(column, piece.first + row, text)
+        properties, kinds = stored_properties(piece, self._entropy)
         if (bad := np.flatnonzero(kinds & C.LMQ)).size:
             raise illegal_row(
                 "properties", piece.first + bad[0], "names LMQ queues; put such a message by itself")
-        lengths = np.diff(ends, prepend=0)
-        used = int(ends[-1]) if piece.count else 0
-        return Texts(ends - lengths, lengths, out[:used].copy()), kinds
+        return properties, kinds & C.WAITS
 
     def _check_sizes(self, rows: _Rows) -> None:
         rules = self._store.rules

@@ -14,10 +14,14 @@ from typing import Any, Final
 import numpy as np
 
 from tailrace.arrow import pyarrow
+from tailrace.env.entropy import Entropy
 from tailrace.errors import MessageIllegalError
 from tailrace.kernels import table_records
+from tailrace.kernels.shared import constants as C
 
-__all__ = ["COLUMNS", "NO_QUEUE", "Numbers", "Piece", "Texts", "illegal_row", "joined", "pieces_of"]
+__all__ = [
+    "COLUMNS", "NO_QUEUE", "Numbers", "Piece", "Texts", "illegal_row", "joined", "pieces_of", "stored_properties",
+]
 
 Texts = table_records.Texts
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -34,6 +38,17 @@ _NEEDED: Final = {
     **dict.fromkeys(_NUMBERS, "whole numbers are needed"), "body": "binary is needed",
     "keys": "a list of strings is needed", "properties": "a map of strings to strings is needed"}
 _LONGEST: Final = 200
+_PROPERTIES_A_ROW: Final = 120
+_WHY: Final = {
+    C.REFUSED_TAG_SEPARATOR: ("tags", "must not hold 0x01 or 0x02"),
+    C.REFUSED_KEY_EMPTY: ("keys", "a key is empty"),
+    C.REFUSED_KEY_BLANK: ("keys", "a key has a blank"),
+    C.REFUSED_KEY_SEPARATOR: ("keys", "a key must not hold 0x01 or 0x02"),
+    C.REFUSED_PROPERTY_EMPTY: ("properties", "name and value must not be empty"),
+    C.REFUSED_PROPERTY_SEPARATOR: ("properties", "name and value must not hold 0x01 or 0x02"),
+    C.REFUSED_PROPERTY_TWICE: ("properties", "a name is given twice"),
+    C.REFUSED_TOO_LONG: ("properties", "more than 32767 bytes together"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +90,35 @@ def pieces_of(table: Any) -> Iterator[Piece]:
     for batch in pyarrow().table(columns).to_batches(max_chunksize=PIECE_ROWS):
         yield _piece(first, batch.num_rows, dict(zip(columns, batch.columns, strict=True)))
         first += batch.num_rows
+
+
+def stored_properties(
+    piece: Piece, entropy: Entropy, counter: str = "", start: str = "", number: int = 0
+) -> tuple[Texts, Any]:
+    """Return the stored properties of the rows, and the flags of ``kernels.shared.constants.ALONE`` of each row.
+
+    With ``counter`` each row gets that property: ``start`` and a number, from ``number`` onwards. Raises
+    MessageIllegalError, which names the row.
+    """
+    room = piece.count * (_PROPERTIES_A_ROW + len(counter) + len(start))
+    if piece.tags is not None:
+        room += piece.tags.size
+    if piece.keys is not None:
+        room += piece.keys[2].size + piece.keys[2].count
+    if piece.properties is not None:
+        room += piece.properties[2].size + piece.properties[3].size + 2 * piece.properties[2].count
+    out = np.empty(room, np.uint8)
+    ends = np.zeros(piece.count, np.int64)
+    kinds = np.zeros(piece.count, np.uint8)
+    columns = table_records.PropertyColumns(piece.count, piece.tags, piece.keys, piece.properties, piece.deliver_at)
+    prefix = f"{entropy.randrange(1 << 16):04X}{entropy.u64():016X}"  # of this piece
+    row, why = columns.encode(prefix.encode(), out, ends, kinds, counter.encode(), start.encode(), number)
+    if why:
+        column, text = _WHY[why]
+        raise illegal_row(column, piece.first + row, text)
+    lengths = np.diff(ends, prepend=0)
+    used = int(ends[-1]) if piece.count else 0
+    return Texts(ends - lengths, lengths, out[:used].copy()), kinds
 
 
 def _columns(table: Any) -> dict[str, Any]:

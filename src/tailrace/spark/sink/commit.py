@@ -37,8 +37,8 @@ from tailrace.errors import CorruptionError, StoreError, StoreLockedError
 from tailrace.formats.filenames import is_number
 from tailrace.spark.sink.limits import Need, joined, needs_of
 from tailrace.spark.sink.options import WriteOptions
-from tailrace.spark.sink.publish import Numbered, Publisher, Sleep, Starts, publish
-from tailrace.spark.sink.rows import STAGED_SCHEMA, messages_of, staged
+from tailrace.spark.sink.publish import Publisher, Sleep, Starts, publish
+from tailrace.spark.sink.rows import STAGED_SCHEMA, staged
 
 __all__ = ["BatchManifest", "StagedFile", "checkpoint_of", "commit_batch", "discard", "query_of", "stage"]
 
@@ -186,17 +186,17 @@ def _commit(
     if not manifest.sent:
         prefix = f"{query}/{batch}/"
         sent = publish(
-            options, lambda first: _numbered(file_system, checkpoint, manifest, prefix, first),
+            options, lambda first: _rows(file_system, checkpoint, manifest, first),
             prefix, manifest.starts, sleep, begun=begun, refused=file.remove, connect=connect)
         file.write(replace(manifest, sent=True))
     _clean(file_system, checkpoint, batch)
     return sent
 
 
-def _numbered(
-    file_system: FileSystem, checkpoint: str, manifest: BatchManifest, prefix: str, first: int
-) -> Iterator[Numbered]:
-    """Yield the messages of a batch from a number onwards, each with its property."""
+def _rows(
+    file_system: FileSystem, checkpoint: str, manifest: BatchManifest, first: int
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the staged rows of a batch from a number onwards, in batches with the numbers of their first rows."""
     number = 0
     for one in manifest.files:
         if number + one.rows <= first:
@@ -209,13 +209,10 @@ def _numbered(
         with pa.ipc.open_file(pa.BufferReader(data)) as reader:
             for place in range(reader.num_record_batches):
                 batch = reader.get_batch(place)
-                end = number + batch.num_rows
-                if end > first:
-                    begin = max(number, first)
-                    for made in messages_of(batch.slice(begin - number), prefix, begin):
-                        yield begin, *made
-                        begin += 1
-                number = end
+                skipped = max(first - number, 0)
+                if skipped < batch.num_rows:
+                    yield number + skipped, batch.slice(skipped)
+                number += batch.num_rows
 
 
 def _clean(file_system: FileSystem, checkpoint: str, batch: int) -> None:

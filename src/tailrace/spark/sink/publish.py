@@ -8,10 +8,11 @@ timer queue, so the timer queue is searched as well.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Final, Protocol, Self
+
+import pyarrow as pa
 
 from tailrace import events
 from tailrace.client import Producer, PullConsumer
@@ -22,21 +23,15 @@ from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingE
 from tailrace.formats.names import TIMER_TOPIC
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
-from tailrace.model import Message, MessageExt
+from tailrace.model import MessageExt
 from tailrace.spark.sink import limits
 from tailrace.spark.sink.limits import Need
 from tailrace.spark.sink.options import WriteOptions
-from tailrace.spark.sink.rows import TXN
-from tailrace.store.record_rules import HONOURED_ALONE
+from tailrace.spark.sink.requests import TXN, Request, requests_of
 
-__all__ = ["Numbered", "Publisher", "Request", "Sleep", "Starts", "publish", "requests_of"]
+__all__ = ["Publisher", "Sleep", "Starts", "publish"]
 
 _log = get_logger(__name__)
-_ROWS: Final = 1024
-_BYTES: Final = 1 << 20
-"""Messages and bytes of a request at most. A broker refuses a request that is longer than its ``maxMessageSize``."""
-_OF_MESSAGE: Final = 512
-"""Bytes that a message takes at most in a request or a segment beside its body and the properties of its row."""
 _AHEAD: Final = 2
 """Requests that are made while another one is on its way."""
 _PULL: Final = 256
@@ -47,8 +42,6 @@ _PASSING: Final = frozenset({
     ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 Starts = dict[str, dict[str, int]]
 """Ends of queues before anything was sent: {topic: {"broker/queueId": offset}}."""
-Numbered = tuple[int, Message, int | None, int]
-"""Number, message, queue or None, and the bytes of body and properties."""
 
 
 class Sleep(Protocol):
@@ -57,42 +50,6 @@ class Sleep(Protocol):
     def __call__(self, seconds: float, /) -> object:
         """Wait."""
         ...
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Request:
-    """Messages of one topic and queue that are sent together; the first one has the number ``first``."""
-
-    first: int
-    messages: tuple[Message, ...]
-    queue_id: int | None
-
-    def halves(self) -> tuple[Request, Request]:
-        """Return two requests for the same messages, of which there are several."""
-        middle = len(self.messages) // 2
-        return (
-            Request(self.first, self.messages[:middle], self.queue_id),
-            Request(self.first + middle, self.messages[middle:], self.queue_id))
-
-
-def requests_of(numbered: Iterable[Numbered]) -> Iterator[Request]:
-    """Group messages into requests, in their order. A message that a batch cannot honour is sent alone."""
-    held: list[Message] = []
-    first, size = 0, 0
-    where: tuple[str, int | None, bool] | None = None
-    for number, message, queue_id, bytes_of_row in numbered:
-        alone = message.deliver_at is not None or not HONOURED_ALONE.isdisjoint(message.properties)
-        place = message.topic, queue_id, alone
-        length = bytes_of_row + _OF_MESSAGE
-        if held and (place != where or place[2] or len(held) == _ROWS or size + length > _BYTES):
-            yield Request(first, tuple(held), where[1] if where else None)
-            held, size = [], 0
-        if not held:
-            first, where = number, place
-        held.append(message)
-        size += length
-    if held:
-        yield Request(first, tuple(held), where[1] if where else None)
 
 
 class Publisher:
@@ -125,13 +82,10 @@ class Publisher:
         If the broker refuses several messages, their halves are sent: the request may be too long for its
         ``maxMessageSize`` or its segments. So the last refusal is that of one message.
         """
-        if len(request.messages) == 1:
-            self._producer.send(request.messages[0], queue_id=request.queue_id)
-            return
         try:
-            self._producer.send_batch(request.messages, queue_id=request.queue_id)
+            self._producer.send_encoded(request.topic, request.body, request.properties, queue_id=request.queue_id)
         except RemotingCommandError as error:
-            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+            if request.count == 1 or error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
             for half in request.halves():
                 self.send(half)
@@ -197,16 +151,16 @@ class Publisher:
 
 
 def publish(
-    options: WriteOptions, numbered: Callable[[int], Iterable[Numbered]], prefix: str,
+    options: WriteOptions, rows: Callable[[int], Iterable[tuple[int, pa.RecordBatch]]], prefix: str,
     starts: Starts, sleep: Sleep, *, begun: bool, refused: Callable[[], None],
     connect: Callable[[WriteOptions, Sleep], Publisher] = Publisher,
 ) -> int:
     """Send the messages of a batch that the log does not have. Return the number of messages sent.
 
-    ``numbered`` returns messages from a number onwards. ``begun`` is True if an earlier try may have sent
-    some. ``refused`` is called if the broker refuses a message and has stored none of the batch. Raises
-    RemotingError if the broker cannot be reached or refuses a message, or MessageIllegalError; the next try then
-    neither loses nor repeats a message.
+    ``rows`` returns staged rows from a number onwards, each batch with the number of its first row. ``begun`` is
+    True if an earlier try may have sent some. ``refused`` is called if the broker refuses a message and has stored
+    none of the batch. Raises RemotingError if the broker cannot be reached or refuses a message, or
+    MessageIllegalError; the next try then neither loses nor repeats a message.
     """
     with connect(options, sleep) as publisher:
         first = publisher.last_number(prefix, starts) + 1 if begun else 0
@@ -214,10 +168,10 @@ def publish(
             events.GOES_ON_WITH_A_BATCH.log(_log, txn=prefix, first=first)
         sent = 0
         try:
-            with closing(read_ahead(requests_of(numbered(first)), _AHEAD)) as requests:
+            with closing(read_ahead(requests_of(rows(first), prefix), _AHEAD)) as requests:
                 for request in requests:
                     _send_surely(publisher, request, options, prefix, starts, sleep)
-                    sent += len(request.messages)
+                    sent += request.count
         except (MessageIllegalError, RemotingCommandError) as error:
             if not _is_passing(error) and publisher.last_number(prefix, starts) < 0:
                 refused()
@@ -236,7 +190,7 @@ def _send_surely(
     sleep: Sleep,
 ) -> None:
     """Send a request. Without an answer, or if the broker is busy, search the log before sending it again."""
-    last = request.first + len(request.messages) - 1
+    last = request.first + request.count - 1
     for tries in range(1, _SENDS + 1):
         try:
             publisher.send(request)

@@ -5,27 +5,23 @@ A task applies the rules for which it needs no broker. For the limits of a broke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from tailrace.env.entropy import SystemEntropy
 from tailrace.errors import MessageIllegalError
 from tailrace.formats import names as N
 from tailrace.formats.copied_properties import SENT_PROPERTIES_MAX
 from tailrace.formats.lite import is_lite_name
 from tailrace.kernels.properties import message_properties
 from tailrace.model import Message
+from tailrace.node.table_columns import Texts, pieces_of, stored_properties
 from tailrace.node.topic_config import FORBIDDEN_TO_SEND, validate_topic
 from tailrace.store.record_rules import HONOURED_ALONE, refuse_in_batch
 
-__all__ = ["STAGED_SCHEMA", "TXN", "messages_of", "staged"]
-
-TXN: Final = "TAILRACE_TXN"
-"""Property of every message of a stream: query/batch/number."""
+__all__ = ["STAGED_SCHEMA", "staged"]
 
 STAGED_SCHEMA: Final = pa.schema([
     pa.field("topic", pa.string()),
@@ -42,8 +38,6 @@ _OWN: Final = 256
 _WITH_A_MEANING: Final = pa.array([
     N.TAGS, N.KEYS, N.DELAY, N.TIMER_DELAY_SEC, N.TIMER_DELAY_MS, N.TIMER_DELIVER_MS, N.TRAN_MSG, N.INNER_NUM,
     N.LITE_TOPIC])
-_OF_SEPARATORS: Final = "[\x01\x02]"
-_OF_KEYS: Final = "[\x01\x02 ]"
 
 
 def staged(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
@@ -67,7 +61,13 @@ def staged(batch: pa.RecordBatch, topic: str) -> pa.RecordBatch:
     if not are_messages(made):
         for row in made.to_pylist():
             _check(row)
+        _encoded(made)
     return made
+
+
+def _encoded(made: pa.RecordBatch) -> list[Texts]:
+    """Return the stored properties of rows, encoded as when they are sent. Raises MessageIllegalError."""
+    return [stored_properties(piece, SystemEntropy())[0] for piece in pieces_of(made)]
 
 
 def _check_texts(name: str, column: pa.Array) -> None:
@@ -80,33 +80,21 @@ def _check_texts(name: str, column: pa.Array) -> None:
 
 def are_messages(made: pa.RecordBatch) -> bool:
     """Return True if ``_check`` accepts all rows. It may be False although it does; it is much faster."""
-    keys, pairs, tags = made["keys"].flatten(), made["properties"], made["tags"]
+    try:
+        encoded = _encoded(made)
+    except MessageIllegalError:
+        return False
     return (
-        all(_are_filled(made[name]) for name in ("topic", "body")) and _are_filled(keys, _OF_KEYS)
-        and all(_are_filled(part, _OF_SEPARATORS) for part in (pairs.keys, pairs.items))
-        and not _any(pc.match_substring_regex(tags, _OF_SEPARATORS))
+        all(_are_filled(made[name]) for name in ("topic", "body"))
         and not any(_any(pc.less(made[name], 0)) for name in ("queueId", "deliverAt"))
-        and not _any(pc.is_in(pairs.keys, value_set=_WITH_A_MEANING))
+        and not _any(pc.is_in(made["properties"].keys, value_set=_WITH_A_MEANING))
         and not any(map(_wrong_topic, made["topic"].unique().to_pylist()))
-        and _longest(tags) + _most(made["keys"]) * _longest(keys)
-        + _most(pairs) * (_longest(pairs.keys) + _longest(pairs.items)) < SENT_PROPERTIES_MAX - _OWN)
+        and all(texts.lengths.max(initial=0) <= SENT_PROPERTIES_MAX - _OWN for texts in encoded))
 
 
-def _longest(column: pa.Array) -> int:
-    """Return the bytes of the longest text, and of a separator."""
-    return int(pc.max(pc.binary_length(column)).as_py() or 0) + 1
-
-
-def _most(column: pa.ListArray | pa.MapArray) -> int:
-    """Return the entries of the row with the most."""
-    return int(np.diff(column.offsets.to_numpy()).max(initial=0))
-
-
-def _are_filled(column: pa.Array, without: str = "") -> bool:
-    """Return True if no value is null or empty, and none has a character of a regular expression."""
-    return (
-        not column.null_count and not _any(pc.equal(pc.binary_length(column), 0))
-        and not (without and _any(pc.match_substring_regex(column, without))))
+def _are_filled(column: pa.Array) -> bool:
+    """Return True if no value is null or empty."""
+    return not column.null_count and not _any(pc.equal(pc.binary_length(column), 0))
 
 
 def _any(found: pa.Array) -> bool:
@@ -156,37 +144,3 @@ def _check(row: dict[str, Any]) -> None:
         raise MessageIllegalError(
             "properties", f"of a message of {topic}: only the column deliverAt delays a message, and the sink has no "
             "transactions") from error
-
-
-def messages_of(batch: pa.RecordBatch, txn: str = "", first: int = 0) -> Iterator[tuple[Message, int | None, int]]:
-    """Yield (message, queue or None, bytes of its body and properties) of every staged row.
-
-    If ``txn`` is given, each message has it in the property ``TXN``, with a number that counts from ``first``. The
-    bytes are without those that a send adds.
-    """
-    columns = [batch.column(field.name).to_pylist() for field in STAGED_SCHEMA]
-    rows = zip(*columns, _sizes(batch).tolist(), strict=True)
-    for number, (topic, tags, keys, pairs, body, deliver_at, queue_id, size) in enumerate(rows, first):
-        properties = dict(pairs or ())
-        if txn:
-            properties[TXN] = f"{txn}{number}"
-        yield Message(
-            topic=topic, body=body, tags=tags or None, keys=keys or (), properties=properties,
-            deliver_at=deliver_at), queue_id, size
-
-
-def _sizes(batch: pa.RecordBatch) -> NDArray[np.int64]:
-    """Return the bytes of each row as a message, with a separator for each key, and two for each property."""
-    keys, pairs = batch["keys"], batch["properties"]
-    return (
-        _lengths(batch["body"]) + _lengths(batch["tags"]) + _sums(keys, _lengths(keys.values) + 1)
-        + _sums(pairs, _lengths(pairs.keys) + _lengths(pairs.items) + 2))
-
-
-def _lengths(column: pa.Array) -> NDArray[np.int64]:
-    return np.asarray(pc.fill_null(pc.binary_length(column), 0), np.int64)
-
-
-def _sums(column: pa.ListArray | pa.MapArray, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the sum of the lengths of the entries of each row."""
-    return np.diff(np.concatenate(([0], np.cumsum(lengths)))[column.offsets.to_numpy()])

@@ -21,8 +21,9 @@ from tailrace.errors import ConfigError, StoreError
 from tailrace.spark.plain_errors import plain_errors
 from tailrace.spark.sink.commit import StagedFile, checkpoint_of, commit_batch, discard, stage
 from tailrace.spark.sink.options import WriteOptions, local_checkpoint
-from tailrace.spark.sink.publish import Numbered, Publisher, requests_of
-from tailrace.spark.sink.rows import messages_of, staged
+from tailrace.spark.sink.publish import Publisher
+from tailrace.spark.sink.requests import requests_of
+from tailrace.spark.sink.rows import staged
 from tailrace.spark.workers import Portable
 
 if TYPE_CHECKING:
@@ -53,13 +54,9 @@ class TailraceBatchWriter(Portable, DataSourceArrowWriter):
     @plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Send the rows of a task. Raises if a row is not a valid message or the broker refuses it."""
-        def numbered() -> Iterator[Numbered]:
-            for batch in iterator:
-                for made in messages_of(staged(batch, self._options.topic)):
-                    yield 0, *made
-
+        rows = ((0, staged(batch, self._options.topic)) for batch in iterator)
         with Publisher(self._options, _wait) as publisher:
-            for request in requests_of(numbered()):
+            for request in requests_of(rows):
                 publisher.send(request)
         return _Staged(None)
 

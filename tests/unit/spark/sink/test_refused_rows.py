@@ -22,8 +22,9 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from tailrace.spark.sink.commit import commit_batch, stage
 from tailrace.spark.sink.options import parse_write_options
-from tailrace.spark.sink.publish import Publisher, requests_of
-from tailrace.spark.sink.rows import STAGED_SCHEMA, messages_of, staged
+from tailrace.spark.sink.publish import Publisher
+from tailrace.spark.sink.requests import requests_of
+from tailrace.spark.sink.rows import STAGED_SCHEMA, staged
 
 FILES = OsFileSystem()
 BODY, SEGMENT, DELAY_S = 100_000, 400_000, 3600
@@ -129,9 +130,10 @@ def test_long_properties_fit_a_request_of_a_broker_with_the_usual_limits():
     """4 MiB: a request of 1,024 such rows would have 20."""
     row = {"topic": "t", "body": b"b", "properties": [("n", "v" * 20_000)]}
     made = staged(pa.RecordBatch.from_pylist([row] * 300, schema=STAGED_SCHEMA), "")
-    requests = list(requests_of((number, *one) for number, one in enumerate(messages_of(made.slice(10)))))
-    assert 6 <= len(requests) < 10
-    assert sum(len(one.messages) for one in requests) == 290
+    requests = list(requests_of([(10, made.slice(10))]))
+    assert len(requests) == 6
+    assert sum(one.count for one in requests) == 290
+    assert all(len(one.body) <= 1 << 20 for one in requests)
 
 
 def test_a_batch_that_is_refused_before_anything_is_stored_is_staged_again(broker, sink):

@@ -32,11 +32,12 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from tailrace.spark.sink import publish
+from tailrace.spark.sink import requests
 from tailrace.spark.sink.commit import commit_batch, discard, stage
 from tailrace.spark.sink.options import parse_write_options
 from tailrace.spark.sink.publish import Publisher
-from tailrace.spark.sink.rows import STAGED_SCHEMA, TXN, _check, are_messages
+from tailrace.spark.sink.requests import TXN
+from tailrace.spark.sink.rows import STAGED_SCHEMA, _check, are_messages
 
 FILES = OsFileSystem()
 QUERY = "1f0e"
@@ -104,7 +105,7 @@ def wait(seconds):
 
 @pytest.fixture
 def small_requests(monkeypatch):
-    monkeypatch.setattr(publish, "_ROWS", 64)
+    monkeypatch.setattr(requests, "_ROWS", 64)
 
 
 @pytest.mark.usefixtures("small_requests")
@@ -248,6 +249,7 @@ def test_a_row_that_is_no_message_is_refused_by_its_task(broker, tmp_path):
         ({"topic": None, "body": b""}, "topic: is null"), ({"topic": "t", "body": None}, "body: is null"),
         ({"topic": "t", "body": b""}, "or empty"),
         ({"topic": "t", "body": b"b", "properties": [("a", "\x01")]}, "properties"),
+        ({"topic": "t", "body": b"b", "properties": [("a", "1"), ("a", "2")]}, "a name is given twice"),
         ({"topic": "t", "body": b"b", "queueId": -1}, "queueId"),
         ({"topic": "t", "body": b"b", "keys": ["a b"]}, "keys"),
     ):
@@ -312,7 +314,7 @@ def test_a_batch_that_was_sent_in_part_goes_on_inside_of_a_row_group(broker, tmp
                 raise RemotingCommandError(ResponseCode.MESSAGE_ILLEGAL, "refused")
             super().send(request)
 
-    monkeypatch.setattr(publish, "_ROWS", 7)
+    monkeypatch.setattr(requests, "_ROWS", 7)
     made = options(broker, tmp_path / "c")
     groups = [batch_of(rows("groups", low, low + 5)) for low in range(0, 20, 5)]
     parts = [stage(FILES, made, 3, 0, "0", iter(groups))]
