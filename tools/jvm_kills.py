@@ -82,14 +82,12 @@ def driver(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
 def kill_jvm_when(process: subprocess.Popen[bytes], moment: Callable[[], bool], limit_s: float = 120) -> bool:
     """kill -9 of the driver's JVM at a moment; False when the driver ended before. Waits for all below it."""
     until = time.monotonic() + limit_s
-    while not moment():
+    while not moment() or not (machines := machines_of(process)):
         if process.poll() is not None:
             return False
         if time.monotonic() > until:
             raise SystemExit("violation: a driver does not come to its moment")
         time.sleep(0.0005)
-    processes = below(process.pid)
-    machines = [pid for pid, text in processes.items() if "org.apache.spark.deploy.SparkSubmit" in text]
     for pid in machines:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -97,7 +95,12 @@ def kill_jvm_when(process: subprocess.Popen[bytes], moment: Callable[[], bool], 
         process.wait(60)
     except subprocess.TimeoutExpired:
         raise SystemExit("violation: a driver outlives its JVM") from None
-    return bool(machines)
+    return True
+
+
+def machines_of(process: subprocess.Popen[bytes]) -> list[int]:
+    """The JVM of a driver, none before it has started."""
+    return [pid for pid, text in below(process.pid).items() if "org.apache.spark.deploy.SparkSubmit" in text]
 
 
 def batch_state(checkpoint: Path) -> str:
@@ -168,11 +171,14 @@ def kill_archives(
     while done < kills:
         with driver(*command) as process:
             staging = archive / "_staging"
+            old = set(staging.glob("*/*"))  # what a kill has left
             after = chance.random() * 0.8
             began = [0.0]
 
-            def moment(staging: Path = staging, after: float = after, began: list[float] = began) -> bool:
-                if not began[0] and staging.exists() and any(staging.iterdir()):
+            def moment(
+                staging: Path = staging, old: set[Path] = old, after: float = after, began: list[float] = began
+            ) -> bool:
+                if not began[0] and set(staging.glob("*/*")) - old:
                     began[0] = time.monotonic()
                 return bool(began[0]) and time.monotonic() >= began[0] + after
 
