@@ -79,7 +79,7 @@ def driver(*arguments: object) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def kill_jvm_when(process: subprocess.Popen[bytes], moment: Callable[[], bool], limit_s: float = 120) -> bool:
+def kill_jvm_when(process: subprocess.Popen[bytes], moment: Callable[[], bool], limit_s: float = 600) -> bool:
     """kill -9 of the driver's JVM at a moment; False when the driver ended before. Waits for all below it."""
     until = time.monotonic() + limit_s
     while not moment() or not (machines := machines_of(process)):
