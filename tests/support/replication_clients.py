@@ -187,8 +187,7 @@ class Clients:
         self.records.read()
         end = node.end
         read_ms, enqueued = fields.last_read_time_ms, fields.master_timer_queue_offset
-        for number, (queue_offset, until) in self.records.timers.items():
-            due = self.sent[int(number)].due_ms
+        for number, (queue_offset, until, due) in self.records.timers.items():
             if until <= end and queue_offset < enqueued and due < read_ms - SLACK_MS and (
                 self.records.delivered.get(number, 1 << 60) > end and int(number) not in self.given_up
             ):

@@ -26,7 +26,7 @@ from tailrace.config import BrokerConfig, BrokerRole, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import CorruptionError, RemotingError, StoreError
 from tailrace.formats.commitlog import PLAUSIBLE_LENGTH, decode_message, plausible_size
-from tailrace.formats.names import TIMER_TOPIC
+from tailrace.formats.names import TIMER_OUT_MS, TIMER_TOPIC
 from tailrace.ha import metadata_copy, slave
 from tailrace.node.message_store import MessageStore
 from tailrace.node.store_opening import StoreParts
@@ -311,7 +311,10 @@ class Records:
         self.has_missed = False
         """Whether a part of the log was deleted before it was read here."""
         self.timers = {}
-        """Offset in the timer queue and end of the record of a timer, by its number."""
+        """Offset in the timer queue, end of the record, and due time of a timer, by its number.
+
+        A delay level is due by the clock of the master that has put it.
+        """
         self.delivered = {}
         """End of the record of a message in its own topic, by its number."""
         self.committed = {}
@@ -341,8 +344,9 @@ class Records:
             number = message.body[:8]
             self.pops.take(message, self._at)
             if message.topic == TIMER_TOPIC:
-                if message.properties.get("REAL_TOPIC") == TOPIC:  # none if it is torn after its body, to be sealed
-                    self.timers.setdefault(number, (message.queue_offset, self._at + length))
+                due = message.properties.get(TIMER_OUT_MS)  # None if it is torn after its body, to be sealed
+                if message.properties.get("REAL_TOPIC") == TOPIC and due is not None:
+                    self.timers.setdefault(number, (message.queue_offset, self._at + length, int(due)))
             elif message.topic == TOPIC:
                 self.delivered.setdefault(number, self._at + length)
             elif message.topic == DEALS:
