@@ -41,7 +41,7 @@ class Splits:
     async def _split(self):
         """Cut the master off, and promote a slave."""
         master = self.master
-        if self.alone or not master.ready or not all(
+        if self.alone or not master.ready or not self.has_copy or not all(
             node.ready and node.frozen is None and not node.was_master for node in self.slaves
         ):
             return

@@ -275,9 +275,14 @@ class World(Clients, PassingTopic, Dealers, Poppers, Splits, Disks, Repairs, Che
             while not node.ready and not node.damaged:
                 if node.life is None:
                     await node.start()
-        if master.ready or any(node.damaged for node in slaves):
+        if master.ready or any(node.damaged for node in slaves) or not self.has_copy:
             return
         await self._promote_best(master)
+
+    @property
+    def has_copy(self):
+        """Whether a slave has a log. The operator promotes none that has just begun again: all would be lost."""
+        return any(node.ready and node.end for node in self.slaves)
 
     async def _promote_best(self, master):
         """Promote the slave with the longest log. The old master has stopped, or is cut off."""
