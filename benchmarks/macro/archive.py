@@ -455,6 +455,8 @@ def measure_sink(figures: Figures, broker: TailraceBroker, store: Path, scratch:
         left -= batches[-1].num_rows
         if not left:
             break
+    if left:
+        raise SystemExit(f"the store has {count - left} messages, and --sent is {count}: use less, or a larger --gb")
     checkpoint, files = scratch / "checkpoint", OsFileSystem()
     checkpoint.mkdir()
     (checkpoint / "metadata").write_text('{"id": "query"}')
