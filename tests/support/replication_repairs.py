@@ -132,8 +132,9 @@ class Repairs:
 
     def _check_cut(self, node, master):
         """A repair may not take what the master still has."""
+        low = max(master.low, master.store.inner.commit_log.min_offset) if master.ready else 0  # a full disk moves it
         for sent in self.sent:
             if node in sent.on and sent.need and sent.phy_offset >= node.cut_at and not node.has(sent):
                 sent.on.discard(node)
-                if master.ready and sent.phy_offset >= master.low and not master.has(sent, master.end):
+                if master.ready and sent.phy_offset >= low and not master.has(sent, master.end):
                     raise ViolationError(f"I2: the repair has taken {sent.number}, which is acknowledged")
