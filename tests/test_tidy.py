@@ -315,6 +315,21 @@ def test_every_loop_of_asyncio_continues_after_an_error() -> None:
         assert not endless, f"{named(path)}:{endless}: use supervised"
 
 
+def test_every_coroutine_inside_of_a_test_is_used() -> None:
+    """A test whose ``async def test()`` nothing runs cannot fail."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                used = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+                made = {
+                    one.name for one in ast.walk(node)
+                    if isinstance(one, ast.AsyncFunctionDef) and not one.decorator_list}
+                methods = {
+                    one.name for kind in ast.walk(node) if isinstance(kind, ast.ClassDef) for one in kind.body
+                    if isinstance(one, ast.AsyncFunctionDef)}
+                assert made <= used | methods, f"{named(path)}: {node.name}: {made - used - methods}"
+
+
 LITERAL_PLACES = re.compile(
     r"\b(?:be|put)(?:16|32|64)u?\([^()]*\+ \d|\b(?:p|at|pos) \+ (?:28|36|39|40|48)\b"  # a field at a literal offset
     r"|\b(?:20|32|40|46|52) \*|\* (?:20|40|46|52)\b|// (?:20|32|40|46|52)\b"  # units of a literal size

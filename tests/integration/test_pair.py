@@ -334,6 +334,8 @@ def test_a_topic_of_batch_queues_that_is_used_immediately_has_batch_queues_on_th
             async with running(second):
                 assert second.store.queue_of("b", 0).max == 3
 
+    asyncio.run(test())
+
 
 def test_a_slave_that_restarts_makes_no_queue_before_it_knows_which_kind_its_master_has(tmp_path):
     """Its log has messages of a new topic, of which it was killed before it could ask."""
